@@ -132,3 +132,11 @@ export function describe(error: unknown): string {
   }
   return parts.join(': ');
 }
+
+/** A refusal to start or to run a verb: `message` is one sentence for the terminal that says what, where and what to do. */
+export class StartError extends Error {
+  constructor(sentence: string, cause?: unknown) {
+    super(sentence, cause === undefined ? undefined : { cause });
+    this.name = 'StartError';
+  }
+}
