@@ -75,6 +75,26 @@ export interface Attachment {
   readonly readyAt: Date | null;
 }
 
+/** The attachment as its 202 showed it: what a repeated idempotency key answers, whatever has become of it since. */
+export function asAccepted(attachment: Attachment, alt: string | null): Attachment {
+  return {
+    ...attachment,
+    state: 'queued',
+    alt,
+    width: null,
+    height: null,
+    frames: null,
+    placeholder: null,
+    pipelineVersion: 0,
+    attempts: 0,
+    errorCode: null,
+    originalKey: null,
+    variants: [],
+    updatedAt: attachment.createdAt,
+    readyAt: null,
+  };
+}
+
 /** Where the original waits between acceptance and publication. Ids only: no user text ever reaches a key. */
 export function stagingKey(attachmentId: string): string {
   return `staging/${attachmentId}`;

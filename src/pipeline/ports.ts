@@ -13,6 +13,8 @@ import type { Recipe } from './recipe.ts';
 export interface Clock {
   /** Milliseconds on a clock that never goes back. Its zero means nothing. */
   monotonicMs(): number;
+  /** Milliseconds since 1970 by this machine's clock: only for ages of a day, never for leases. */
+  wallMs(): number;
   /** Uniform in [0, 1). */
   random(): number;
   /** A fresh UUIDv7. */

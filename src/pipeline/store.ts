@@ -271,6 +271,8 @@ export interface Store {
   /* reads and edits */
   /** An attachment that this user may read: its owner, or a member of a chat in which a message carries it. Deleted: null. */
   attachmentFor(userId: string, id: string): Promise<Attachment | null>;
+  /** What a key was answered with, for its owner, also when it was deleted since. */
+  acceptedAttachment(ownerId: string, id: string): Promise<Attachment | null>;
   listAttachments(ownerId: string, filter: { state: AttachmentState | null } & PageRequest): Promise<Page<Attachment>>;
   /** Guard: owned and not deleted. */
   editAlt(ownerId: string, id: string, alt: string | null): Promise<Attachment | null>;

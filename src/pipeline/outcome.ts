@@ -1,0 +1,209 @@
+/**
+ * Steps 5 to 7 of 8, store, settle, ack: from finished pictures to a published attachment. Before it: render. After it: clean.
+ *
+ * Durable: after store, objects that no row names; after settle, the result. Dies while storing: the objects stay below the
+ * prefix of a dead attempt, which the next claim sends to the clean-ups. Dies before the settle: the lease ends and the
+ * bell rings. Dies between settle and ack: the redelivery finds a finished job and is acked. An unknown outcome of a settle
+ * is settled again under the same guard, then read back.
+ */
+import { type Code, catalogue, describe, SkrepkaError } from '../errors.ts';
+import { attemptPrefix, originalName, type Variant } from './attachment.ts';
+import { type RetrySettings, retryDelayMs } from './job.ts';
+import { BlobError, type Blobs, type Clock, type Log, type Meter, type Reach, type ScratchDir } from './ports.ts';
+import { digest, type Rendered } from './render.ts';
+import { type Claim, type Failed, type Result, type Settled, type Store, StoreError } from './store.ts';
+
+export interface OutcomeSettings extends RetrySettings {
+  readonly attemptsMax: number;
+  readonly crashesMax: number;
+  readonly graceMs: number;
+  readonly replacedMs: number;
+  readonly releaseMs: number;
+}
+
+export interface OutcomeDeps {
+  readonly store: Store;
+  readonly blobs: Blobs;
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly meter: Meter;
+  readonly reach: Reach;
+  /** Names this worker in the history. */
+  readonly who: string;
+}
+
+/**
+ * How an attempt ended, as far as this worker may know. After `lost` it is silent: no ack, no nak, no further put.
+ * All others are durable, and the delivery may be acked.
+ */
+export type Outcome = Settled | Failed | 'released';
+
+/** Why the work of an attempt was broken off. `lost`: the store said so. `expired`: its own deadline passed. `drain`: this worker ends. */
+export type Interruption = 'lost' | 'expired' | 'drain';
+
+export class Interrupted extends Error {
+  readonly why: Interruption;
+  constructor(why: Interruption) {
+    super(`the attempt was broken off: ${why}`);
+    this.name = 'Interrupted';
+    this.why = why;
+  }
+}
+
+/**
+ * Step 5. Puts every variant and, for a first version, the original under keys of this attempt, then reads each back and
+ * compares size and digest. Throws `SkrepkaError('storage_unavailable')`, `BlobError` or the signal's reason.
+ */
+export async function storeObjects(
+  claim: Claim,
+  rendered: Rendered,
+  deps: OutcomeDeps,
+  signal: AbortSignal,
+): Promise<Result> {
+  const { attempt } = claim;
+  const prefix = attemptPrefix(attempt.attachmentId, attempt.version, attempt.fence, attempt.attemptId);
+  const variants: Variant[] = [];
+  for (const { path, ...picture } of rendered.rendering?.variants ?? []) {
+    signal.throwIfAborted();
+    const key = `${prefix}${picture.name}.${picture.contentType === 'image/webp' ? 'webp' : 'jpg'}`;
+    const body = (rendered.dir as ScratchDir).read(path);
+    await deps.blobs.put(key, body, { contentType: picture.contentType, signal });
+    await verifyStored(deps.blobs, key, picture);
+    variants.push({ ...picture, key });
+    await deps.reach('worker.storing', attempt.jobId);
+  }
+  let originalKey: string | null = null;
+  if (claim.originalKey === null) {
+    signal.throwIfAborted();
+    originalKey = `${prefix}${originalName(claim.contentType)}`;
+    await deps.blobs.copy(rendered.source, originalKey);
+    await verifyStored(deps.blobs, originalKey, claim);
+  }
+  signal.throwIfAborted();
+  await deps.reach('worker.stored', attempt.jobId);
+  const { width = null, height = null, frames = null, placeholder = null } = rendered.rendering ?? {};
+  return { originalKey, width, height, frames, placeholder, variants };
+}
+
+/** `ready` means downloadable: nothing is published that was not read back whole. */
+async function verifyStored(blobs: Blobs, key: string, expected: { size: number; sha256: string }) {
+  const { body } = await blobs.open(key);
+  const found = await digest(body);
+  if (found.size !== expected.size || found.sha256 !== expected.sha256) {
+    throw new SkrepkaError('storage_unavailable', {
+      log: `object ${key} was stored as ${found.size} bytes with digest ${found.sha256}`,
+    });
+  }
+}
+
+/** Step 6. Repeats the guarded settle while its outcome is unknown and the lease holds. */
+export async function settle(
+  claim: Claim,
+  result: Result,
+  deps: OutcomeDeps,
+  settings: OutcomeSettings,
+  signal: AbortSignal,
+): Promise<Settled> {
+  const options = { graceMs: settings.graceMs, replacedMs: settings.replacedMs, who: deps.who };
+  const outcome = await insist(claim, deps, signal, () => deps.store.settle(claim.attempt, result, options));
+  await deps.reach('worker.settled', claim.attempt.jobId);
+  if (outcome === 'succeeded') return 'ready';
+  return outcome === 'superseded' || outcome === 'cancelled' || outcome === 'ready' ? outcome : 'lost';
+}
+
+/** Ends an attempt that did not come to a result, by what stopped it. Never throws. */
+export async function giveUp(
+  claim: Claim,
+  error: unknown,
+  deps: OutcomeDeps,
+  settings: OutcomeSettings,
+  signal: AbortSignal,
+): Promise<Outcome> {
+  const fields = { job: claim.attempt.jobId, attachment: claim.attempt.attachmentId, fence: claim.attempt.fence };
+  if (error instanceof Interrupted) {
+    if (error.why === 'lost') return 'lost';
+    deps.log.warn({ ...fields, why: error.why }, 'worker: gives its claim back');
+    return release(claim, error.why, 0, deps, settings);
+  }
+  if (error instanceof StoreError || (error instanceof BlobError && error.fault === 'unavailable')) {
+    deps.log.warn({ ...fields, error: describe(error) }, 'worker: a dependency is down, gives its claim back');
+    return release(
+      claim,
+      error instanceof StoreError ? 'store is down' : 'storage is down',
+      settings.releaseMs,
+      deps,
+      settings,
+    );
+  }
+  const code: Code =
+    error instanceof SkrepkaError ? error.code : error instanceof BlobError ? 'storage_unavailable' : 'internal';
+  const known: Code = catalogue[code].fate === 'caller' ? 'internal' : code;
+  deps.log.warn({ ...fields, code: known, error: describe(error) }, 'worker: the attempt failed');
+  deps.meter.count('attempt_failures_total', { code: known });
+  return fail(claim, known, describe(error), deps, settings, signal);
+}
+
+async function fail(
+  claim: Claim,
+  code: Code,
+  detail: string,
+  deps: OutcomeDeps,
+  settings: OutcomeSettings,
+  signal: AbortSignal,
+): Promise<Outcome> {
+  const retryMs = retryDelayMs(claim.failures, settings, deps.clock.random());
+  const options = { budgets: settings, graceMs: settings.graceMs, who: deps.who };
+  try {
+    const outcome = await insist(claim, deps, signal, () =>
+      deps.store.fail(claim.attempt, { code, detail, retryMs }, options),
+    );
+    if (outcome === 'queued') return 'retried';
+    return outcome === 'retried' || outcome === 'failed' || outcome === 'cancelled' ? outcome : 'lost';
+  } catch (error) {
+    deps.log.warn({ job: claim.attempt.jobId, error: describe(error) }, 'worker: the failure could not be recorded');
+    return 'lost';
+  }
+}
+
+/** Fenced, so it is safe even after the lease's end; tried once, since the bell does the same later. */
+async function release(
+  claim: Claim,
+  reason: string,
+  delayMs: number,
+  deps: OutcomeDeps,
+  settings: OutcomeSettings,
+): Promise<Outcome> {
+  deps.meter.count('releases_total');
+  try {
+    return await deps.store.release(claim.attempt, { reason, delayMs, graceMs: settings.graceMs, who: deps.who });
+  } catch (error) {
+    deps.log.warn({ job: claim.attempt.jobId, error: describe(error) }, 'worker: the release could not be recorded');
+    return 'lost';
+  }
+}
+
+/**
+ * Repeats one guarded write until its outcome is known. A guard that fails after an unknown outcome is read back: it may
+ * have been this very write that came through. Throws the signal's reason when the lease ends meanwhile.
+ */
+async function insist<T extends string>(claim: Claim, deps: OutcomeDeps, signal: AbortSignal, write: () => Promise<T>) {
+  const { attempt } = claim;
+  let unknown = false;
+  for (;;) {
+    try {
+      const outcome = await write();
+      if (outcome !== 'lost' || !unknown) return outcome;
+      const trace = await deps.store.readAttempt(attempt.jobId, attempt.attemptId);
+      return trace.kind === 'ended' ? trace.jobState : ('lost' as const);
+    } catch (error) {
+      if (!(error instanceof StoreError)) throw error;
+      unknown ||= error.fault === 'unknown';
+      deps.log.warn(
+        { job: attempt.jobId, fault: error.fault, error: describe(error) },
+        'worker: outcome not known, asks again',
+      );
+      await deps.clock.sleep(250, signal);
+      signal.throwIfAborted();
+    }
+  }
+}

@@ -1,0 +1,117 @@
+/**
+ * Step 4 of 8, render: from a claim to finished pictures on this worker's own disk. Before it: the claim. After it: store.
+ *
+ * Durable when it returns: nothing. Dies in it: scratch files are left, swept at the next start; the lease ends and the
+ * bell rings. The source is the published original where there is one, else staging; its digest is verified on the way,
+ * so that a damaged source can never become a wrong variant.
+ */
+import { createHash } from 'node:crypto';
+import { SkrepkaError } from '../errors.ts';
+import {
+  BlobError,
+  type Blobs,
+  type Clock,
+  type Images,
+  type Meter,
+  type Reach,
+  type Rendering,
+  type Scratch,
+  type ScratchDir,
+} from './ports.ts';
+import { recipes } from './recipe.ts';
+import type { Claim } from './store.ts';
+
+export interface RenderDeps {
+  readonly blobs: Blobs;
+  readonly scratch: Scratch;
+  readonly images: Images;
+  readonly clock: Clock;
+  readonly meter: Meter;
+  readonly reach: Reach;
+}
+
+/** `rendering` is null for what is stored and never decoded. The caller removes `dir`. */
+export interface Rendered {
+  readonly source: string;
+  readonly dir: ScratchDir | null;
+  readonly rendering: Rendering | null;
+}
+
+/**
+ * Fetches, verifies and renders the source of a claim. Throws `SkrepkaError` (`staging_lost`, `staging_corrupt`, or one of
+ * the `Images` port), `BlobError`, or the signal's reason. Leaves no scratch file behind when it throws.
+ */
+export async function render(claim: Claim, deps: RenderDeps, signal: AbortSignal): Promise<Rendered> {
+  const source = claim.originalKey ?? claim.stagingKey;
+  const startedMs = deps.clock.monotonicMs();
+  if (claim.kind === 'file') {
+    await verifyObject(deps.blobs, source, claim, signal);
+    await deps.reach('worker.downloaded', claim.attempt.jobId);
+    return { source, dir: null, rendering: null };
+  }
+  const recipe = recipes.get(claim.attempt.version);
+  if (!recipe) throw new Error(`no recipe for version ${claim.attempt.version}`);
+  const dir = await deps.scratch.open(claim.attempt.attemptId);
+  try {
+    const file = await dir.write('source', await read(deps.blobs, source, signal));
+    if (file.sha256 !== claim.sha256 || file.size !== claim.size) throw damaged(source, file);
+    deps.meter.observe('download_seconds', (deps.clock.monotonicMs() - startedMs) / 1000);
+    await deps.reach('worker.downloaded', claim.attempt.jobId);
+    const renderMs = deps.clock.monotonicMs();
+    const task = { sourcePath: file.path, outputDir: dir.path, contentType: claim.contentType, recipe };
+    const rendering = await deps.images.render(task, signal);
+    deps.meter.observe('render_seconds', (deps.clock.monotonicMs() - renderMs) / 1000);
+    await deps.reach('worker.rendered', claim.attempt.jobId);
+    return { source, dir, rendering };
+  } catch (error) {
+    await dir.remove().catch(() => undefined);
+    throw error;
+  }
+}
+
+/** Reads an object whole and compares size and digest. Throws `staging_lost`, `staging_corrupt`, `BlobError` or the signal's reason. */
+async function verifyObject(
+  blobs: Blobs,
+  key: string,
+  expected: { size: number; sha256: string },
+  signal: AbortSignal,
+): Promise<void> {
+  const found = await digest(await read(blobs, key, signal));
+  if (found.sha256 !== expected.sha256 || found.size !== expected.size) throw damaged(key, found);
+}
+
+/** Size and lower-case hex SHA-256 of a stream. */
+export async function digest(body: AsyncIterable<Uint8Array>): Promise<{ size: number; sha256: string }> {
+  const hash = createHash('sha256');
+  let size = 0;
+  for await (const chunk of body) {
+    hash.update(chunk);
+    size += chunk.length;
+  }
+  return { size, sha256: hash.digest('hex') };
+}
+
+async function read(blobs: Blobs, key: string, signal: AbortSignal): Promise<AsyncIterable<Uint8Array>> {
+  try {
+    const { body } = await blobs.open(key);
+    return abortable(body, signal);
+  } catch (error) {
+    if (error instanceof BlobError && error.fault === 'missing') {
+      throw new SkrepkaError('staging_lost', { log: `no object ${key}`, cause: error });
+    }
+    throw error;
+  }
+}
+
+async function* abortable(body: AsyncIterable<Uint8Array>, signal: AbortSignal): AsyncGenerator<Uint8Array> {
+  for await (const chunk of body) {
+    signal.throwIfAborted();
+    yield chunk;
+  }
+}
+
+function damaged(key: string, found: { size: number; sha256: string }): SkrepkaError {
+  return new SkrepkaError('staging_corrupt', {
+    log: `object ${key} has ${found.size} bytes with digest ${found.sha256}`,
+  });
+}
