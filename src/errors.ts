@@ -26,6 +26,7 @@ const job = (fate: Fate, title: string, text: string): Entry => ({ status: null,
 
 export const catalogue = {
   validation: caller(400, 'Invalid request', 'A field of the request is missing or not of the expected form.'),
+  malformed_request: caller(400, 'Malformed request', 'The request line, a header or the path is not well-formed.'),
   malformed_body: caller(400, 'Malformed body', 'The body could not be read as the declared media type.'),
   empty_file: caller(400, 'Empty file', 'The uploaded file has no bytes.'),
   malformed_multipart: caller(400, 'Malformed multipart body', 'The multipart body is broken off or not well-formed.'),
@@ -38,6 +39,7 @@ export const catalogue = {
   registration_closed: caller(403, 'Registration closed', 'This server does not accept new accounts.'),
   not_found: caller(404, 'Not found', 'There is nothing here that this account may see.'),
   method_not_allowed: caller(405, 'Method not allowed', 'The resource exists, but not for this method.'),
+  request_timeout: caller(408, 'Request too slow', 'The request did not arrive in time.'),
   upload_expired: caller(
     408,
     'Upload took too long',
@@ -53,6 +55,11 @@ export const catalogue = {
   unsupported_image: caller(415, 'Unsupported image', 'The content is not an image of any supported type.'),
   range_not_satisfiable: caller(416, 'Range not satisfiable', 'The requested range is outside the object.'),
   idempotency_mismatch: caller(422, 'Idempotency key reused', 'This idempotency key was used with other content.'),
+  headers_too_large: caller(
+    431,
+    'Headers too large',
+    'The request line and headers are larger than this server accepts.',
+  ),
   too_many_logins: caller(429, 'Too many log-in attempts', 'Too many failed log-ins; try again later.'),
   unavailable: caller(503, 'Temporarily unavailable', 'The service cannot answer this now; try again later.'),
   corrupt_image: job('permanent', 'Corrupt image', 'The image is damaged and cannot be decoded.'),
