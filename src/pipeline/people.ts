@@ -58,6 +58,8 @@ export interface People {
   }): Promise<SendResult>;
   listMessages(userId: string, chatId: string, page: PageRequest): Promise<Page<Message> | null>;
   messageFor(userId: string, messageId: string): Promise<Message | null>;
+  /** What a key was answered with, for its author: the message as it was sent, also when it, or what it carries, was deleted since. */
+  sentMessage(authorId: string, messageId: string): Promise<Message | null>;
   /** Guard: the author's own. Ends the access that the message gave. False: not there for this user; `forbidden`: somebody else's in a chat of this user's. */
   deleteMessage(userId: string, messageId: string): Promise<'deleted' | 'not_found' | 'forbidden'>;
 }
