@@ -1,0 +1,96 @@
+/**
+ * The end of a process: what is stopped, in which order, within which time.
+ *
+ * SIGTERM, SIGINT or the parent's death (its IPC channel closes) starts the drain: the steps run one after the other, the
+ * last registered first, and may finish what runs. When the grace time is over, or at a second signal, `hurry` aborts: a
+ * step then gives up what it can and comes to its end. An error that nobody caught ends the process with 1 at once: what
+ * it held is repaired by the bell, what it would do in an unknown state is not.
+ */
+import { setTimeout as wait } from 'node:timers/promises';
+import { describe } from './errors.ts';
+import type { Log } from './pipeline/ports.ts';
+
+/** After `hurry`, the steps get this long before the process ends without them. */
+const lastResortMs = 10_000;
+
+export type Stop = (hurry: AbortSignal) => Promise<void>;
+
+export interface Lifecycle {
+  /** Registers what has to be stopped. Steps run in the reverse order of registration. */
+  onStop(name: string, stop: Stop): void;
+  /** Starts the drain, or speeds it up when it runs already. */
+  stop(reason: string): void;
+  /** Aborts when the drain starts. */
+  readonly draining: AbortSignal;
+  /** Resolves with the exit code when all is stopped: 0, or 1 when a step failed or did not come to its end. */
+  readonly ended: Promise<number>;
+}
+
+export interface LifecycleSettings {
+  readonly graceMs: number;
+  /** Where signals and faults come from: the process, or a stand-in of tests. */
+  readonly source?: NodeJS.EventEmitter;
+  /** Ends the process: for faults, and as the last resort. */
+  readonly exit?: (code: number) => void;
+}
+
+export function createLifecycle(deps: { log: Log }, settings: LifecycleSettings): Lifecycle {
+  const { log } = deps;
+  const source = settings.source ?? process;
+  const exit = settings.exit ?? ((code) => process.exit(code));
+  const steps: { name: string; stop: Stop }[] = [];
+  const draining = new AbortController();
+  const hurry = new AbortController();
+  const { promise: ended, resolve: end } = Promise.withResolvers<number>();
+
+  function stop(reason: string): void {
+    if (draining.signal.aborted) {
+      if (!hurry.signal.aborted) log.warn({ reason }, 'asked again to stop: giving up what runs');
+      hurry.abort(new Error(reason));
+      return;
+    }
+    log.info({ reason }, 'stopping');
+    draining.abort(new Error(reason));
+    const grace = setTimeout(() => hurry.abort(new Error('The grace time is over')), settings.graceMs);
+    hurry.signal.addEventListener('abort', () => void endWithout(), { once: true });
+    void runSteps().then((code) => {
+      clearTimeout(grace);
+      log.info({}, 'stopped');
+      end(code);
+    });
+  }
+
+  async function runSteps(): Promise<number> {
+    let code = 0;
+    for (const { name, stop } of steps.toReversed()) {
+      try {
+        await stop(hurry.signal);
+      } catch (error) {
+        code = 1;
+        log.error({ step: name, reason: describe(error) }, 'a step of the shutdown failed');
+      }
+    }
+    return code;
+  }
+
+  async function endWithout(): Promise<void> {
+    await Promise.race([ended, wait(lastResortMs, undefined, { ref: false })]);
+    end(1);
+  }
+
+  function fault(error: unknown): void {
+    log.error({ reason: describe(error), stack: error instanceof Error ? error.stack : undefined }, 'uncaught error');
+    exit(1);
+  }
+
+  for (const name of ['SIGTERM', 'SIGINT']) source.on(name, () => stop(name));
+  source.on('disconnect', () => stop('the supervisor is gone'));
+  source.on('uncaughtException', fault);
+  source.on('unhandledRejection', fault);
+  return {
+    onStop: (name, step) => steps.push({ name, stop: step }),
+    stop,
+    draining: draining.signal,
+    ended,
+  };
+}
