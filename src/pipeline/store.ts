@@ -155,6 +155,8 @@ export interface JobEvent {
   readonly who: string;
   readonly reason: string;
   readonly code: Code | null;
+  /** For operators: may name keys and hosts, never credentials. */
+  readonly detail: string | null;
 }
 
 export interface QueueView {

@@ -149,22 +149,27 @@ create table jobs (
   finished_at timestamptz,
   unique (attachment_id, version),
   constraint unfinished_has_a_bell check ((state in ('queued', 'processing')) = (ring_at is not null)),
+  constraint only_a_bell_is_rung check (rung_at is null or ring_at is not null),
   -- attempt_id stays behind when an attempt ends: a worker that lost the answer of its settle reads it back.
   constraint processing_has_a_lease check ((state = 'processing') = (lease_until is not null)),
   constraint processing_has_an_attempt check (state <> 'processing' or attempt_id is not null),
   constraint finished_says_when check ((state in ('queued', 'processing')) = (finished_at is null))
 );
 
-create index jobs_due on jobs (ring_at) where ring_at is not null;
-create index jobs_announced on jobs (ring_at) where state = 'queued' and rung_at is not null;
+-- The two halves of the unfinished, as the relay reads them: what was never announced since its bell was set and needs a
+-- place in the window, uploads before reprocessing; and what needs none (leases, repeated rings), which the window counts.
+-- One index over ring_at alone read the whole backlog at every poll while the window was full.
+create index jobs_waiting on jobs (origin desc, ring_at) where state = 'queued' and rung_at is null;
+create index jobs_ringing on jobs (ring_at) where state = 'processing' or rung_at is not null;
 create index jobs_by_state on jobs (state, id desc);
+create index jobs_created on jobs (created_at);
 create index jobs_finished on jobs (finished_at) where finished_at is not null;
 create index jobs_claimed on jobs (claimed_at desc) where claimed_at is not null;
 
 -- Hot rows die fast: clean them early, and leave room for updates in place.
 alter table jobs set (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
 
--- Every transition of a job; replaying them gives the row's state, fence and counters.
+-- Every transition of a job; replaying them gives the row's state, fence and counters (src/postgres/history.ts says how).
 create table job_events (
   id bigint generated always as identity primary key,
   job_id uuid not null references jobs (id),
@@ -173,8 +178,14 @@ create table job_events (
   to_state text not null,
   fence int not null,
   who text not null,
-  reason text not null,
-  code text
+  reason text not null check (
+    reason in (
+      'accepted', 'claimed', 'crashed', 'exhausted', 'retried', 'failed', 'released', 'settled', 'superseded', 'cancelled'
+    )
+  ),
+  code text,
+  -- For operators: may name keys and hosts, never credentials.
+  detail text
 );
 
 create index job_events_by_job on job_events (job_id, id);

@@ -1,0 +1,179 @@
+/**
+ * The relay's verbs: which bells are due, taking them, marking what the broker confirmed.
+ *
+ * Only these statements write `ring_at` and keep or set `rung_at`; every other write of `ring_at` clears it, so that a
+ * late mark never overwrites what a claim, renewal, retry or end has set meanwhile. All of them are one short
+ * statement: nothing stays locked while the relay talks to the broker.
+ */
+import type { Ring } from '../pipeline/job.ts';
+import { type Pool, single } from './pool.ts';
+import { onlyRow } from './rows.ts';
+
+/**
+ * Takes due bells: `rings + 1`, `ring_at` to `takenMs` from now, `rung_at` now. Guard: unfinished and `ring_at` over.
+ *
+ * Leases and repeated rings need no place and come first: they are few, and paced by their own intervals. Then what was
+ * never announced, uploads before reprocessing and the longest due first, as far as `window` has places. A place is
+ * held from the first announcement to the claim, also while a repeated ring is overdue: counting only bells still in the
+ * future would hand the places of a whole wiped broker out twice.
+ * Two relays at once may overshoot the window by one `limit`; `skip locked` keeps them from each other's rows.
+ */
+export async function takeDue(
+  pool: Pool,
+  options: { limit: number; window: number; takenMs: number },
+): Promise<readonly Ring[]> {
+  const { rows } = await single<{ id: string; rings: number; traceparent: string | null }>(
+    pool,
+    `with again as materialized (
+       select id
+       from jobs
+       where (state = 'processing' or rung_at is not null)
+         and ring_at <= now()
+       order by ring_at
+       limit $1
+       for no key update skip locked
+     ),
+     places as materialized (
+       select greatest(0, $2 - count(*)) as free
+       from jobs
+       where state = 'queued'
+         and rung_at is not null
+     ),
+     fresh as materialized (
+       select id
+       from jobs
+       where state = 'queued'
+         and rung_at is null
+         and ring_at <= now()
+       order by origin desc, ring_at
+       limit least($1 - (select count(*) from again), (select free from places))
+       for no key update skip locked
+     ),
+     taken as (
+       update jobs
+       set rings = jobs.rings + 1,
+           rung_at = now(),
+           ring_at = now() + $3 * interval '1 millisecond'
+       from (
+         select id from again
+         union all
+         select id from fresh
+       ) due
+       where jobs.id = due.id
+       returning jobs.id, jobs.rings, jobs.traceparent, jobs.origin, jobs.created_at
+     )
+     select id, rings, traceparent
+     from taken
+     order by origin desc, created_at, id`,
+    [options.limit, options.window, options.takenMs],
+    { writes: true },
+  );
+  return rows.map((row) => ({ jobId: row.id, ring: row.rings, traceparent: row.traceparent }));
+}
+
+/**
+ * After the broker confirmed: the next ring waits `baseMs · 2^confirmed`, at most `capMs`, times `jitter`.
+ * Guard: nobody else took the bell or wrote it since: `rings` is this ring's, and `rung_at` is still set.
+ */
+export async function markRung(
+  pool: Pool,
+  ring: Ring,
+  options: { baseMs: number; capMs: number; jitter: number },
+): Promise<boolean> {
+  const { rowCount } = await single(
+    pool,
+    `update jobs
+     set ring_at = now() + least($4::float8, $3::float8 * 2 ^ least(confirmed, 40)) * $5::float8 * interval '1 millisecond',
+         confirmed = confirmed + 1
+     where id = $1
+       and rings = $2
+       and rung_at is not null`,
+    [ring.jobId, ring.ring, options.baseMs, options.capMs, options.jitter],
+    { writes: true },
+  );
+  return rowCount === 1;
+}
+
+/** Makes announced, unclaimed bells due now, oldest announcement first. They keep their place. Guard: not due anyway. */
+export async function ringAgain(pool: Pool, limit: number): Promise<number> {
+  const { rowCount } = await single(
+    pool,
+    `with announced as materialized (
+       select id
+       from jobs
+       where state = 'queued'
+         and rung_at is not null
+         and ring_at > now()
+       order by rung_at
+       limit $1
+       for no key update skip locked
+     )
+     update jobs
+     set ring_at = now()
+     from announced
+     where jobs.id = announced.id`,
+    [limit],
+    { writes: true },
+  );
+  return rowCount ?? 0;
+}
+
+/** Jobs that hold a place in the window: announced and not claimed yet. */
+export async function countAnnounced(pool: Pool): Promise<number> {
+  const row = onlyRow(
+    await single<{ announced: number }>(
+      pool,
+      `select count(*) as announced
+       from jobs
+       where state = 'queued'
+         and rung_at is not null`,
+      [],
+      { writes: false },
+    ),
+  );
+  return row.announced;
+}
+
+/** Mean of the last 100 claims within five minutes that answered a ring, milliseconds; 0 without any. */
+export async function recentWaitMs(pool: Pool): Promise<number> {
+  const row = onlyRow(
+    await single<{ wait_ms: number }>(
+      pool,
+      `select coalesce(avg(waited_ms), 0)::float8 as wait_ms
+       from (
+         select waited_ms
+         from jobs
+         where claimed_at > now() - interval '5 minutes'
+           and waited_ms is not null
+         order by claimed_at desc
+         limit 100
+       ) recent`,
+      [],
+      { writes: false },
+    ),
+  );
+  return row.wait_ms;
+}
+
+/**
+ * Milliseconds until the next bell, rounded up: whoever sleeps so long finds it due. 0 when one is due, also when the
+ * full window leaves it no place: a relay whose take came back empty must not trust a 0.
+ */
+export async function untilDueMs(pool: Pool, capMs: number): Promise<number> {
+  const row = onlyRow(
+    await single<{ until_ms: number }>(
+      pool,
+      `select greatest(0, least($1::float8, ceil(extract(epoch from next.ring_at - now()) * 1000)))::float8 as until_ms
+       from (
+         select least(
+           (select min(ring_at) from jobs where state = 'queued' and rung_at is null and origin = 'upload'),
+           (select min(ring_at) from jobs where state = 'queued' and rung_at is null and origin = 'reprocess'),
+           (select min(ring_at) from jobs where state = 'processing' or rung_at is not null)
+         ) as ring_at
+       ) next`,
+      [capMs],
+      { writes: false },
+    ),
+  );
+  return row.until_ms;
+}

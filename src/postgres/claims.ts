@@ -1,0 +1,239 @@
+/**
+ * Claims of jobs: beginning an attempt, prolonging its lease, reading it back.
+ *
+ * A claim locks the attachment first and the job second, like every transition that touches both. Waiting for either
+ * lock can only make its `now()`, the start of the transaction, too early: a lease that ended meanwhile counts as
+ * running, and the bell rings again.
+ */
+import { attemptPrefix } from '../pipeline/attachment.ts';
+import type { Attempt, JobState } from '../pipeline/job.ts';
+import type { AttemptTrace, ClaimResult, Store } from '../pipeline/store.ts';
+import { addCleanup } from './cleanups.ts';
+import { type Db, type Pool, single, transaction } from './pool.ts';
+import { onlyRow } from './rows.ts';
+import { type ClaimRow, toClaim, toJobState } from './shapes.ts';
+
+type Request = Parameters<Store['claim']>[0];
+
+export interface Claimed {
+  readonly result: ClaimResult;
+  /** The attachment whose state this claim changed, or null. */
+  readonly changed: string | null;
+}
+
+/**
+ * Begins an attempt, or says why not. Guard: `queued` and `not_before` over, or `processing` and `lease_until` over (the
+ * attempt before died: `crashes + 1`, its prefix to the clean-ups), and the recipe of the job's version in `versions`.
+ * A crash that spends the budget fails the job instead. Rejects `StoreError`.
+ */
+export function claim(pool: Pool, request: Request): Promise<Claimed> {
+  return transaction(pool, async (db) => {
+    const job = await lockJob(db, request.jobId);
+    const refused = (reason: Extract<ClaimResult, { kind: 'refused' }>['reason'], changed: string | null = null) => ({
+      result: { kind: 'refused', reason } as const,
+      changed,
+    });
+    if (!job) return refused('finished');
+    const state = toJobState(job.state);
+    if (state !== 'queued' && state !== 'processing') return refused('finished');
+    if (state === 'queued' && !job.may_begin) return refused('not_yet');
+    if (state === 'processing' && !job.lease_over) return refused('leased');
+    if (!request.versions.includes(job.version)) {
+      await postpone(db, job.id, request.unsupportedMs);
+      return refused('unsupported');
+    }
+    const first = job.pipeline_version === 0 ? job.attachment_id : null;
+    if (state === 'processing') {
+      await cleanDeadAttempt(db, job, request.graceMs);
+      if (job.crashes + 1 >= request.budgets.crashesMax) {
+        await exhaust(db, job.id, request.worker);
+        if (first) await setAttachmentState(db, first, 'failed', 'worker_lost');
+        return refused('exhausted', first);
+      }
+    }
+    const row = await beginAttempt(db, request, state);
+    const moved = first && state === 'queued' ? first : null;
+    if (moved) await setAttachmentState(db, moved, 'processing', null);
+    return { result: { kind: 'claimed', claim: toClaim(row) }, changed: moved };
+  });
+}
+
+interface LockedJob {
+  id: string;
+  attachment_id: string;
+  state: string;
+  version: number;
+  fence: number;
+  attempt_id: string | null;
+  crashes: number;
+  may_begin: boolean;
+  lease_over: boolean | null;
+  pipeline_version: number;
+}
+
+/** Two statements, because the order of locks inside one is the planner's. A job never changes its attachment. */
+async function lockJob(db: Db, jobId: string): Promise<LockedJob | null> {
+  const attachment = await db.query<{ pipeline_version: number }>(
+    `select pipeline_version
+     from attachments
+     where id = (select attachment_id from jobs where id = $1)
+     for no key update`,
+    [jobId],
+  );
+  const [locked] = attachment.rows;
+  if (!locked) return null;
+  const job = await db.query<Omit<LockedJob, 'pipeline_version'>>(
+    `select id, attachment_id, state, version, fence, attempt_id, crashes,
+       not_before <= now() as may_begin,
+       lease_until <= now() as lease_over
+     from jobs
+     where id = $1
+     for no key update`,
+    [jobId],
+  );
+  return { ...onlyRow(job), pipeline_version: locked.pipeline_version };
+}
+
+/** No transition: the job waits for a build with its recipe, and its place in the window goes to another. */
+async function postpone(db: Db, jobId: string, unsupportedMs: number): Promise<void> {
+  await db.query(
+    `update jobs
+     set ring_at = now() + $2 * interval '1 millisecond',
+         rung_at = null
+     where id = $1`,
+    [jobId, unsupportedMs],
+  );
+}
+
+async function cleanDeadAttempt(db: Db, job: LockedJob, graceMs: number): Promise<void> {
+  if (job.attempt_id === null) throw new Error(`Expected an attempt of the processing job ${job.id}, received none`);
+  const key = attemptPrefix(job.attachment_id, job.version, job.fence, job.attempt_id);
+  await addCleanup(db, { key, afterMs: graceMs, passes: 1, reason: 'crashed' });
+}
+
+/** processing → failed (`exhausted`). Guard: locked and seen to be processing with its lease over. */
+async function exhaust(db: Db, jobId: string, worker: string): Promise<void> {
+  await db.query(
+    `with job as (
+       update jobs
+       set state = 'failed',
+           crashes = crashes + 1,
+           lease_until = null,
+           ring_at = null,
+           rung_at = null,
+           error_code = 'worker_lost',
+           error_detail = 'the lease of ' || coalesce(worker, 'an unnamed worker') || ' ended without a word',
+           updated_at = now(),
+           finished_at = now()
+       where id = $1
+       returning id, fence, error_detail
+     )
+     insert into job_events (job_id, from_state, to_state, fence, who, reason, code, detail)
+     select id, 'processing', 'failed', fence, $2, 'exhausted', 'worker_lost', error_detail
+     from job`,
+    [jobId, worker],
+  );
+}
+
+/** queued → processing (`claimed`), or processing → processing (`crashed`). Guard: locked and seen to be claimable. */
+async function beginAttempt(db: Db, request: Request, from: JobState): Promise<ClaimRow> {
+  return onlyRow(
+    await db.query<ClaimRow>(
+      `with job as (
+         update jobs
+         set state = 'processing',
+             fence = fence + 1,
+             attempt_id = $2,
+             worker = $3,
+             attempts = attempts + 1,
+             crashes = crashes + case when $6 = 'processing' then 1 else 0 end,
+             confirmed = 0,
+             lease_until = now() + $4 * interval '1 millisecond',
+             ring_at = now() + ($4 + $5) * interval '1 millisecond',
+             waited_ms = case
+               when rung_at is not null
+               then greatest(0, least(extract(epoch from now() - rung_at) * 1000, 2147483647))::int
+             end,
+             rung_at = null,
+             claimed_at = now(),
+             updated_at = now()
+         where id = $1
+         returning *
+       ),
+       event as (
+         insert into job_events (job_id, from_state, to_state, fence, who, reason)
+         select id, $6, 'processing', fence, $3, case when $6 = 'processing' then 'crashed' else 'claimed' end
+         from job
+       )
+       select job.id as job_id, job.attachment_id, job.version, job.fence, job.attempt_id, job.failures, job.crashes,
+         job.traceparent, attachments.kind, attachments.content_type, attachments.size, attachments.sha256,
+         attachments.staging_key, attachments.original_key
+       from job
+       join attachments on attachments.id = job.attachment_id`,
+      [request.jobId, request.attemptId, request.worker, request.leaseMs, request.marginMs, from],
+    ),
+  );
+}
+
+/** Moves the attachment of a first version along with its job. Guard: locked, and nothing published yet. */
+export async function setAttachmentState(
+  db: Db,
+  id: string,
+  state: 'queued' | 'processing' | 'failed',
+  errorCode: string | null,
+): Promise<void> {
+  await db.query(
+    `update attachments
+     set state = $2,
+         error_code = $3,
+         updated_at = now()
+     where id = $1
+       and pipeline_version = 0`,
+    [id, state, errorCode],
+  );
+}
+
+/**
+ * Prolongs a lease. Guard: fence, attempt id, `processing`; one that ended and that nobody claimed yet is still its
+ * holder's. False: the lease is lost. Rejects `StoreError`.
+ */
+export async function renew(
+  pool: Pool,
+  attempt: Attempt,
+  options: { leaseMs: number; marginMs: number },
+): Promise<boolean> {
+  const { rowCount } = await single(
+    pool,
+    `update jobs
+     set lease_until = now() + $4 * interval '1 millisecond',
+         ring_at = now() + ($4 + $5) * interval '1 millisecond',
+         rung_at = null
+     where id = $1
+       and fence = $2
+       and attempt_id = $3
+       and state = 'processing'`,
+    [attempt.jobId, attempt.fence, attempt.attemptId, options.leaseMs, options.marginMs],
+    { writes: true },
+  );
+  return rowCount === 1;
+}
+
+/** What became of an attempt whose last write had an unknown outcome. `lost`: another attempt came after it, or it never began. */
+export async function readAttempt(pool: Pool, jobId: string, attemptId: string): Promise<AttemptTrace> {
+  const { rows } = await single<ClaimRow & { state: string }>(
+    pool,
+    `select jobs.state, jobs.id as job_id, jobs.attachment_id, jobs.version, jobs.fence, jobs.attempt_id, jobs.failures,
+       jobs.crashes, jobs.traceparent, attachments.kind, attachments.content_type, attachments.size,
+       attachments.sha256, attachments.staging_key, attachments.original_key
+     from jobs
+     join attachments on attachments.id = jobs.attachment_id
+     where jobs.id = $1
+       and jobs.attempt_id = $2`,
+    [jobId, attemptId],
+    { writes: false },
+  );
+  const [row] = rows;
+  if (!row) return { kind: 'lost' };
+  const jobState = toJobState(row.state);
+  return jobState === 'processing' ? { kind: 'running', claim: toClaim(row) } : { kind: 'ended', jobState };
+}

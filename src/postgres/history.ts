@@ -1,0 +1,87 @@
+/**
+ * The history of a job, `job_events`: the closed set of its reasons, and how they add up to the row.
+ *
+ * Every transition writes one event in its own statement or transaction, with the states it joins and the fence after
+ * it. Reading a job's events in order of their id gives its state, fence and counters back; whatever cannot be explained
+ * so was not written by this program. The same set stands in the CHECK constraint of `job_events.reason`.
+ */
+import type { JobState } from '../pipeline/job.ts';
+import type { JobEvent } from '../pipeline/store.ts';
+
+type Counter = 'attempts' | 'failures' | 'crashes' | 'releases';
+
+interface Reason {
+  readonly from: readonly (JobState | null)[];
+  readonly to: JobState;
+  /** What the transition adds one to. */
+  readonly adds: readonly Counter[];
+  /** Whether the fence grows by one; it stays otherwise. */
+  readonly fences: boolean;
+}
+
+const reason = (
+  from: readonly (JobState | null)[],
+  to: JobState,
+  adds: readonly Counter[],
+  fences = false,
+): Reason => ({
+  from,
+  to,
+  adds,
+  fences,
+});
+
+export const jobReasons = {
+  accepted: reason([null], 'queued', []),
+  claimed: reason(['queued'], 'processing', ['attempts'], true),
+  /** Claimed again after a lease that ended without a word. */
+  crashed: reason(['processing'], 'processing', ['attempts', 'crashes'], true),
+  /** The claim that found the crash budget spent: no attempt begins. */
+  exhausted: reason(['processing'], 'failed', ['crashes']),
+  retried: reason(['processing'], 'queued', ['failures']),
+  failed: reason(['processing'], 'failed', ['failures']),
+  released: reason(['processing'], 'queued', ['releases']),
+  settled: reason(['processing'], 'succeeded', []),
+  superseded: reason(['processing'], 'superseded', []),
+  cancelled: reason(['queued', 'processing'], 'cancelled', []),
+} as const satisfies Record<string, Reason>;
+
+export type JobReason = keyof typeof jobReasons;
+
+/** What the history says a job's row must hold. */
+export interface Replayed {
+  readonly state: JobState | null;
+  readonly fence: number;
+  readonly attempts: number;
+  readonly failures: number;
+  readonly crashes: number;
+  readonly releases: number;
+}
+
+/** Adds a job's events up, oldest first. Throws where one does not follow from those before it. */
+export function replayHistory(events: readonly JobEvent[]): Replayed {
+  let row: Replayed = { state: null, fence: 0, attempts: 0, failures: 0, crashes: 0, releases: 0 };
+  for (const event of events) {
+    const known: Reason | undefined = isReason(event.reason) ? jobReasons[event.reason] : undefined;
+    if (!known) throw new Error(`Expected a known reason for an event, received ${event.reason}`);
+    if (event.from !== row.state || !known.from.includes(event.from) || event.to !== known.to) {
+      throw new Error(`Expected ${event.reason} to follow from ${row.state}, received ${event.from} → ${event.to}`);
+    }
+    const fence = row.fence + (known.fences ? 1 : 0);
+    if (event.fence !== fence) throw new Error(`Expected fence ${fence} for ${event.reason}, received ${event.fence}`);
+    const added = (counter: Counter) => row[counter] + (known.adds.includes(counter) ? 1 : 0);
+    row = {
+      state: known.to,
+      fence,
+      attempts: added('attempts'),
+      failures: added('failures'),
+      crashes: added('crashes'),
+      releases: added('releases'),
+    };
+  }
+  return row;
+}
+
+function isReason(value: string): value is JobReason {
+  return Object.hasOwn(jobReasons, value);
+}

@@ -1,0 +1,93 @@
+/** What operators see of the queue: figures over all, pages of jobs, one job with its history. Reads only. */
+import { isId } from '../ids.ts';
+import type { JobEvent, JobView, Page, QueueView, Store } from '../pipeline/store.ts';
+import { cursorId, pageOf } from './cursor.ts';
+import { type Pool, single } from './pool.ts';
+import { onlyRow } from './rows.ts';
+import { type EventRow, type JobRow, jobColumns, toJobEvent, toJobView } from './shapes.ts';
+
+interface QueueRow {
+  queued: number;
+  due: number;
+  announced: number;
+  processing: number;
+  failed: number;
+  oldest_seconds: number | null;
+  accepted: number;
+  finished: number;
+  cleanups: number;
+}
+
+/** Rates are means over the last minute; the oldest age is since acceptance. */
+export async function queue(pool: Pool): Promise<QueueView> {
+  const row = onlyRow(
+    await single<QueueRow>(
+      pool,
+      `select waiting.*,
+         (select count(*) from jobs where state = 'processing') as processing,
+         (select count(*) from jobs where state = 'failed') as failed,
+         (select count(*) from jobs where created_at > now() - interval '1 minute') as accepted,
+         (select count(*) from jobs where finished_at > now() - interval '1 minute') as finished,
+         (select count(*) from cleanups) as cleanups
+       from (
+         select count(*) as queued,
+           count(*) filter (where not_before <= now()) as due,
+           count(*) filter (where rung_at is not null) as announced,
+           extract(epoch from now() - min(created_at))::float8 as oldest_seconds
+         from jobs
+         where state = 'queued'
+       ) waiting`,
+      [],
+      { writes: false },
+    ),
+  );
+  return {
+    queued: row.queued,
+    due: row.due,
+    announced: row.announced,
+    processing: row.processing,
+    failed: row.failed,
+    oldestQueuedSeconds: row.oldest_seconds,
+    acceptedPerSecond: row.accepted / 60,
+    finishedPerSecond: row.finished / 60,
+    cleanups: row.cleanups,
+  };
+}
+
+/** Newest first. */
+export async function listJobs(pool: Pool, filter: Parameters<Store['listJobs']>[0]): Promise<Page<JobView>> {
+  const { rows } = await single<JobRow>(
+    pool,
+    `select ${jobColumns}
+     from jobs
+     where ($1::text is null or jobs.state = $1)
+       and ($2::text is null or jobs.error_code = $2)
+       and ($3::uuid is null or jobs.id < $3)
+     order by jobs.id desc
+     limit $4`,
+    [filter.state, filter.errorCode, cursorId(filter.cursor), filter.limit + 1],
+    { writes: false },
+  );
+  return pageOf(rows.map(toJobView), filter.limit);
+}
+
+/** A job and its events, oldest first, of one moment. */
+export async function job(pool: Pool, id: string): Promise<{ job: JobView; events: readonly JobEvent[] } | null> {
+  if (!isId(id)) return null;
+  const { rows } = await single<JobRow & { events: EventRow[] }>(
+    pool,
+    `select ${jobColumns},
+       array(
+         select to_jsonb(job_events)
+         from job_events
+         where job_events.job_id = jobs.id
+         order by job_events.id
+       ) as events
+     from jobs
+     where jobs.id = $1`,
+    [id],
+    { writes: false },
+  );
+  const [row] = rows;
+  return row ? { job: toJobView(row), events: row.events.map(toJobEvent) } : null;
+}

@@ -1,0 +1,106 @@
+/**
+ * The store's port on PostgreSQL, put together from its parts. What is added here is the telling: `due` when a bell was
+ * set, `changed` when an attachment changed its state, both after the commit and never inside a transaction.
+ */
+import type { Signals } from '../pipeline/ports.ts';
+import { type Store, StoreError } from '../pipeline/store.ts';
+import * as attachments from './attachments.ts';
+import * as bells from './bells.ts';
+import * as claims from './claims.ts';
+import * as cleanups from './cleanups.ts';
+import * as idempotency from './idempotency.ts';
+import { expectedVersion, schemaVersion } from './migrate.ts';
+import { type Pool, transaction } from './pool.ts';
+import * as queue from './queue.ts';
+import * as endings from './settle.ts';
+
+export interface StoreSettings {
+  /** How often the leader's connection is asked whether it lives. */
+  readonly leadCheckMs?: number;
+}
+
+/** `pool` stays its caller's to end, after `close`, which ends the leads. A lead holds one connection of the pool. */
+export function createStore(
+  { pool, signals }: { pool: Pool; signals: Signals },
+  { leadCheckMs = 5_000 }: StoreSettings = {},
+): Store {
+  const closing = new AbortController();
+  const leads = new Set<Promise<unknown>>();
+
+  /** An end of an attempt: a bell was set, and perhaps an attachment's state. */
+  function told<Kind>(attachmentId: string, end: endings.End<Kind>): Kind {
+    if (end.changed) signals.announce('changed', attachmentId);
+    if (end.kind === 'retried' || end.kind === 'released') signals.announce('due');
+    return end.kind;
+  }
+
+  return {
+    admit: () => attachments.admit(pool),
+    reserve: (name) => idempotency.reserve(pool, name),
+    extendReservation: (name) => idempotency.extendReservation(pool, name),
+    dropReservation: (name) => idempotency.dropReservation(pool, name),
+    async accept(upload) {
+      const acceptance = await attachments.accept(pool, upload);
+      if (acceptance.kind === 'accepted') signals.announce('due');
+      return acceptance;
+    },
+
+    takeDue: (options) => bells.takeDue(pool, options),
+    markRung: (ring, options) => bells.markRung(pool, ring, options),
+    ringAgain: (limit) => bells.ringAgain(pool, limit),
+    countAnnounced: () => bells.countAnnounced(pool),
+    recentWaitMs: () => bells.recentWaitMs(pool),
+    untilDueMs: (capMs) => bells.untilDueMs(pool, capMs),
+
+    async claim(request) {
+      const { result, changed } = await claims.claim(pool, request);
+      if (changed !== null) signals.announce('changed', changed);
+      return result;
+    },
+    readAttempt: (jobId, attemptId) => claims.readAttempt(pool, jobId, attemptId),
+    renew: (attempt, options) => claims.renew(pool, attempt, options),
+
+    settle: async (attempt, result, options) =>
+      told(attempt.attachmentId, await endings.settle(pool, attempt, result, options)),
+    fail: async (attempt, failure, options) =>
+      told(attempt.attachmentId, await endings.fail(pool, attempt, failure, options)),
+    release: async (attempt, options) => told(attempt.attachmentId, await endings.release(pool, attempt, options)),
+
+    lead(name, work) {
+      const led = cleanups.lead(pool, name, work, { checkMs: leadCheckMs, closing: closing.signal });
+      const done = led.catch(() => undefined).finally(() => leads.delete(done));
+      leads.add(done);
+      return led;
+    },
+    dueCleanups: (limit) => cleanups.dueCleanups(pool, limit),
+    namedAmong: (keys) => cleanups.namedAmong(pool, keys),
+    passedCleanup: (cleanup, againMs) => cleanups.passedCleanup(pool, cleanup, againMs),
+    knownAttachments: (ids) => cleanups.knownAttachments(pool, ids),
+    expire: (limit) => cleanups.expire(pool, limit),
+
+    attachmentFor: (userId, id) => attachments.attachmentFor(pool, userId, id),
+    acceptedAttachment: (ownerId, id) => attachments.acceptedAttachment(pool, ownerId, id),
+    listAttachments: (ownerId, filter) => attachments.listAttachments(pool, ownerId, filter),
+    editAlt: (ownerId, id, alt) => attachments.editAlt(pool, ownerId, id, alt),
+    async deleteAttachment(ownerId, id, { graceMs }) {
+      const deleted = await attachments.deleteAttachment(pool, ownerId, id, graceMs);
+      if (deleted) signals.announce('changed', id);
+      return deleted;
+    },
+    queue: () => queue.queue(pool),
+    listJobs: (filter) => queue.listJobs(pool, filter),
+    job: (id) => queue.job(pool, id),
+
+    health: () => health(pool),
+    async close() {
+      closing.abort();
+      await Promise.all(leads);
+    },
+  };
+}
+
+async function health(pool: Pool): Promise<void> {
+  const version = await transaction(pool, schemaVersion);
+  if (version === expectedVersion()) return;
+  throw new StoreError('unavailable', `Expected schema ${expectedVersion()}, found ${version ?? 'none'}`);
+}
