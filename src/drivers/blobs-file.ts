@@ -1,0 +1,297 @@
+/**
+ * The `file:` driver of the `Blobs` port: one file an object, below one folder that several processes share.
+ *
+ * Life of an object: bytes go to a temporary file in `.tmp` of the same file system, in large batches; fsync; rename to
+ * the key's path; fsync of every folder that leads there. So a reader sees the old object, none, or the whole new one,
+ * and what was acknowledged outlives a power cut. A file under a key is never written again: a replacement is another
+ * inode, which is why a copy may be a hard link and why an open reader keeps what it opened.
+ *
+ * Folders below the first level come and go with their objects. Temporary files carry the tag of their process; the
+ * first use of a driver sweeps those whose process is dead.
+ */
+import { constants } from 'node:fs';
+import { copyFile, type FileHandle, link, open as openFile, unlink } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { Readable } from 'node:stream';
+import { checkBlobKey, checkBlobPrefix } from '../pipeline/blob-key.ts';
+import { type BlobEntry, BlobError, type Blobs, type ByteRange } from '../pipeline/ports.ts';
+import { codeOf, faultOf, ignoreMissing, ignoreMissingObject, io } from './blobs-file/faults.ts';
+import {
+  locate,
+  look,
+  moveInto,
+  type Place,
+  prepare,
+  probe,
+  prune,
+  syncFolder,
+  withTemporary,
+} from './blobs-file/folder.ts';
+import { walk } from './blobs-file/walk.ts';
+
+export interface FileBlobsSettings {
+  /** Bytes gathered before one write. 512 KiB measured best; small writes cost a thread-pool round trip each. */
+  readonly batchBytes?: number;
+  /** Whether a copy may be a hard link. False for file systems whose links cost more than bytes. */
+  readonly hardLinks?: boolean;
+}
+
+const pageMax = 1000;
+const readBytes = 128 * 1024;
+const noLinks = new Set(['EMLINK', 'EPERM', 'EXDEV', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS']);
+
+/** `dir` is the folder of the objects; it is made when missing. Nothing is touched before the first call. */
+export function createFileBlobs({ dir }: { dir: string }, settings: FileBlobsSettings = {}): Blobs {
+  const { batchBytes = 512 * 1024, hardLinks = true } = settings;
+  let prepared: Promise<Place> | null = null;
+
+  function place(): Promise<Place> {
+    prepared ??= prepare(dir).catch((error: unknown) => {
+      prepared = null;
+      throw faultOf(error, 'write', 'the object folder');
+    });
+    return prepared;
+  }
+
+  return {
+    async put(key, body, options = {}) {
+      checkBlobKey(key);
+      options.signal?.throwIfAborted();
+      const at = await place();
+      return await withTemporary(at, async (path) => {
+        const handle = await io('write', key, () => openFile(path, 'wx', 0o600));
+        let size: number;
+        try {
+          size = await writeAll(handle, body, { key, batchBytes, signal: options.signal });
+          await io('write', key, () => handle.sync());
+        } finally {
+          await handle.close();
+        }
+        options.signal?.throwIfAborted();
+        await moveInto(at, path, key);
+        return { size };
+      });
+    },
+
+    async open(key, range) {
+      checkBlobKey(key);
+      const at = await place();
+      const path = await locate(at, key);
+      const handle = await io('read', key, () => openFile(path, constants.O_RDONLY | constants.O_NOFOLLOW));
+      try {
+        const stat = await io('read', key, () => handle.stat());
+        if (!stat.isFile()) throw new BlobError('missing', `No object ${key}`);
+        return { size: stat.size, body: reader(handle, key, clip(range, stat.size, key)) };
+      } catch (error) {
+        await handle.close();
+        throw error;
+      }
+    },
+
+    async head(key) {
+      checkBlobKey(key);
+      const stat = await look(await place(), key);
+      return stat === null ? null : { size: stat.size };
+    },
+
+    async copy(from, to) {
+      checkBlobKey(from);
+      checkBlobKey(to);
+      const at = await place();
+      if ((await look(at, from)) === null) throw new BlobError('missing', `No object ${from}`);
+      if (from === to) return;
+      await withTemporary(at, async (path) => {
+        const source = join(at.root, from);
+        if (!hardLinks || !(await linked(source, path, from))) await copyBytes(source, path, from);
+        await moveInto(at, path, to);
+      });
+    },
+
+    async deleteMany(keys) {
+      for (const key of keys) checkBlobKey(key);
+      const at = await place();
+      const folders = new Set<string>();
+      for (const key of keys) {
+        if (await removed(at, key)) folders.add(dirname(join(at.root, key)));
+      }
+      for (const folder of folders) await syncFolder(await prune(at, folder));
+    },
+
+    async list(prefix, options = {}) {
+      checkBlobPrefix(prefix);
+      const limit = Math.min(Math.max(options.limit ?? pageMax, 1), pageMax);
+      const at = await place();
+      const objects: BlobEntry[] = [];
+      const folder = prefix.slice(0, prefix.lastIndexOf('/') + 1);
+      await locate(at, `${folder}x`).catch(ignoreMissingObject);
+      for await (const key of walk(at.root, folder, {
+        prefix,
+        after: options.after ?? '',
+        batch: limit + 1,
+      })) {
+        if (objects.length === limit) return { objects, next: objects.at(-1)?.key ?? null };
+        const stat = await look(at, key);
+        // A linked copy shares the inode and its mtime; ctime is never earlier than the moment the key appeared.
+        if (stat !== null) objects.push({ key, size: stat.size, modifiedAt: stat.ctime });
+      }
+      return { objects, next: null };
+    },
+
+    async presign() {
+      return null;
+    },
+
+    async health() {
+      try {
+        await probe(await place());
+      } catch (error) {
+        throw new BlobError('unavailable', 'The object folder cannot be read and written', error);
+      }
+    },
+
+    async close() {},
+  };
+}
+
+/* --------------------------------------------------------------- writing */
+
+/** Body to file. Errors of the body and the signal's reason pass unchanged; those of the file become `BlobError`s. */
+async function writeAll(
+  handle: FileHandle,
+  body: AsyncIterable<Uint8Array>,
+  { key, batchBytes, signal }: { key: string; batchBytes: number; signal: AbortSignal | undefined },
+): Promise<number> {
+  // Copied, not kept by reference: a body may reuse its buffer as soon as it is asked for more.
+  const batch = Buffer.allocUnsafe(batchBytes);
+  let held = 0;
+  let size = 0;
+  const flush = async () => {
+    await io('write', key, () => writeWhole(handle, batch.subarray(0, held)));
+    held = 0;
+  };
+  for await (const chunk of interruptible(body, signal)) {
+    size += chunk.length;
+    if (held + chunk.length > batchBytes) await flush();
+    if (chunk.length >= batchBytes) await io('write', key, () => writeWhole(handle, chunk));
+    else {
+      batch.set(chunk, held);
+      held += chunk.length;
+    }
+  }
+  await flush();
+  return size;
+}
+
+async function writeWhole(handle: FileHandle, bytes: Uint8Array): Promise<void> {
+  for (let done = 0; done < bytes.length; ) {
+    done += (await handle.write(bytes, done, bytes.length - done, null)).bytesWritten;
+  }
+}
+
+/**
+ * The body, ended early when the signal aborts. A body that hangs cannot hold the put: neither `next` nor `return` is
+ * awaited then. One listener for the whole body: racing every chunk against one promise would grow with each.
+ */
+async function* interruptible(body: AsyncIterable<Uint8Array>, signal: AbortSignal | undefined) {
+  const iterator = body[Symbol.asyncIterator]();
+  let interrupt: ((reason: unknown) => void) | null = null;
+  const onAbort = () => interrupt?.(signal?.reason);
+  signal?.addEventListener('abort', onAbort);
+  let ended = false;
+  try {
+    for (;;) {
+      signal?.throwIfAborted();
+      const step = await new Promise<IteratorResult<Uint8Array>>((resolve, reject) => {
+        interrupt = reject;
+        iterator.next().then(resolve, (error: unknown) => {
+          ended = true;
+          reject(error);
+        });
+      });
+      ended = step.done === true;
+      if (step.done) return;
+      yield step.value;
+    }
+  } finally {
+    signal?.removeEventListener('abort', onAbort);
+    if (!ended) void Promise.resolve(iterator.return?.()).catch(() => {});
+  }
+}
+
+/** False where the file system refuses links, or this file has too many. */
+async function linked(source: string, path: string, key: string): Promise<boolean> {
+  try {
+    await link(source, path);
+    return true;
+  } catch (error) {
+    if (noLinks.has(codeOf(error) ?? '')) return false;
+    throw faultOf(error, 'read', key);
+  }
+}
+
+async function copyBytes(source: string, path: string, key: string): Promise<void> {
+  await io('write', key, async () => {
+    await copyFile(source, path, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL);
+    const handle = await openFile(path, 'r+');
+    try {
+      await handle.sync();
+    } finally {
+      await handle.close();
+    }
+  });
+}
+
+/* -------------------------------------------------------------- removing */
+
+/** Whether the key's folder is there, to be tidied: a killed process may have left it empty. A key without an object is fine. */
+async function removed(at: Place, key: string): Promise<boolean> {
+  try {
+    const path = await locate(at, key);
+    const stat = await look(at, key);
+    if (stat !== null) await io('write', key, () => unlink(path).catch(ignoreMissing));
+    return true;
+  } catch (error) {
+    ignoreMissingObject(error);
+    return false;
+  }
+}
+
+/* --------------------------------------------------------------- reading */
+
+function clip(range: ByteRange | undefined, size: number, key: string): ByteRange {
+  if (range === undefined) return { start: 0, end: size - 1 };
+  const { start, end } = range;
+  if (!Number.isSafeInteger(start) || start < 0 || end < start || start >= size) {
+    throw new BlobError('broken', `Expected a range inside the ${size} bytes of ${key}, received ${start}-${end}`);
+  }
+  return { start, end: Math.min(end, size - 1) };
+}
+
+/** Owns the handle from here on: closed at the end, on failure and when the stream is destroyed unread. */
+function reader(handle: FileHandle, key: string, { start, end }: ByteRange): Readable {
+  let at = start;
+  return new Readable({
+    highWaterMark: readBytes,
+    read() {
+      const wanted = Math.min(readBytes, end - at + 1);
+      if (wanted <= 0) {
+        this.push(null);
+        return;
+      }
+      handle.read(Buffer.allocUnsafe(wanted), 0, wanted, at).then(
+        ({ bytesRead, buffer }) => {
+          at += bytesRead;
+          if (bytesRead === 0) this.destroy(new BlobError('broken', `Object ${key} ends before its recorded size`));
+          else this.push(buffer.subarray(0, bytesRead));
+        },
+        (error: unknown) => this.destroy(faultOf(error, 'read', key)),
+      );
+    },
+    destroy(error, done) {
+      handle.close().then(
+        () => done(error),
+        (failure: unknown) => done(error ?? faultOf(failure, 'read', key)),
+      );
+    },
+  });
+}

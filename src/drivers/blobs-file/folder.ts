@@ -1,0 +1,154 @@
+/**
+ * The folder of the objects: where a key lies, the temporary files beside it, the durable move from one to the other,
+ * and the folders that come and go with their objects.
+ */
+import { randomBytes } from 'node:crypto';
+import { constants, type Stats } from 'node:fs';
+import { lstat, mkdir, open, readdir, realpath, rename, rmdir, unlink } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { BlobError } from '../../pipeline/ports.ts';
+import { isAbandoned, processTag } from '../../process-tag.ts';
+import { codeOf, faultOf, ignoreMissing, ignoreMissingObject, io } from './faults.ts';
+
+/** A folder can vanish between its making and the rename into it, when somebody deletes its last object. */
+const moveAttemptsMax = 100;
+
+export interface Place {
+  /** Absolute and without symbolic links. */
+  readonly root: string;
+  readonly temporary: string;
+  /** First-level folders whose entry in `root` is durable. They are never removed, so this stays true. */
+  readonly durable: Set<string>;
+}
+
+export async function prepare(dir: string): Promise<Place> {
+  const made = await mkdir(dir, { recursive: true, mode: 0o700 });
+  const root = await realpath(dir);
+  const temporary = join(root, '.tmp');
+  await mkdir(temporary, { recursive: true, mode: 0o700 });
+  if (made !== undefined) await syncUpwards(dirname(root), dirname(await realpath(made)));
+  await sweep(temporary);
+  return { root, temporary, durable: new Set() };
+}
+
+async function syncUpwards(from: string, to: string): Promise<void> {
+  await syncFolder(from);
+  if (from !== to && from !== dirname(from)) await syncUpwards(dirname(from), to);
+}
+
+/** Removes what dead processes left half written. */
+async function sweep(temporary: string): Promise<void> {
+  for (const name of await readdir(temporary)) {
+    const path = join(temporary, name);
+    const stat = await lstat(path).catch(() => null);
+    const tag = name.slice(0, name.lastIndexOf('.'));
+    if (stat?.isFile() && isAbandoned(tag, stat.mtimeMs, Date.now())) await unlink(path).catch(ignoreMissing);
+  }
+}
+
+export async function probe(at: Place): Promise<void> {
+  await withTemporary(at, async (path) => {
+    const written = randomBytes(16);
+    const handle = await open(path, 'wx+', 0o600);
+    try {
+      await handle.write(written, 0, written.length, 0);
+      await handle.sync();
+      const { buffer, bytesRead } = await handle.read(Buffer.alloc(32), 0, 32, 0);
+      if (!written.equals(buffer.subarray(0, bytesRead))) throw new Error('The probe came back changed');
+    } finally {
+      await handle.close();
+    }
+  });
+}
+
+/** Gives `work` a fresh name in the temporary folder, and leaves nothing there whatever happens. */
+export async function withTemporary<T>(at: Place, work: (path: string) => Promise<T>): Promise<T> {
+  const path = join(at.temporary, `${processTag()}.${randomBytes(8).toString('hex')}`);
+  try {
+    return await work(path);
+  } finally {
+    // Also after success: rename(2) does nothing when both names are already links to one file.
+    await unlink(path).catch(ignoreMissing);
+  }
+}
+
+/** The path of a key, after making sure that no folder on the way is a symbolic link out of the root. */
+export async function locate(at: Place, key: string): Promise<string> {
+  const segments = key.split('/').slice(0, -1);
+  let folder = at.root;
+  for (const segment of segments) {
+    folder = join(folder, segment);
+    const stat = await io('read', key, () => lstat(folder));
+    if (stat.isFile()) throw new BlobError('missing', `No object ${key}`);
+    if (!stat.isDirectory()) throw new BlobError('broken', `A folder of ${key} is not a plain folder`);
+  }
+  return join(at.root, key);
+}
+
+export async function look(at: Place, key: string): Promise<Stats | null> {
+  try {
+    const path = await locate(at, key);
+    const stat = await io('read', key, () => lstat(path));
+    return stat.isFile() ? stat : null;
+  } catch (error) {
+    if (error instanceof BlobError && error.fault === 'missing') return null;
+    throw error;
+  }
+}
+
+/** Temporary file to key, durably. The file itself is synced already. */
+export async function moveInto(at: Place, from: string, key: string): Promise<void> {
+  const path = join(at.root, key);
+  for (let attempt = 1; ; attempt += 1) {
+    await locate(at, key).catch(ignoreMissingObject);
+    try {
+      await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+      await rename(from, path);
+      break;
+    } catch (error) {
+      if (codeOf(error) !== 'ENOENT' || attempt === moveAttemptsMax) throw faultOf(error, 'write', key);
+    }
+  }
+  await io('write', key, () => syncPath(at, key));
+}
+
+/**
+ * All folders from the object's up, not only those made just now: another process may have made one a moment ago
+ * without having synced it yet.
+ */
+async function syncPath(at: Place, key: string): Promise<void> {
+  const [top = key, ...rest] = key.split('/');
+  const folders = rest.map((_, depth) => join(at.root, top, ...rest.slice(0, depth)));
+  if (rest.length === 0 || !at.durable.has(top)) folders.push(at.root);
+  await Promise.all(folders.map(syncFolder));
+  if (rest.length > 0) at.durable.add(top);
+}
+
+/** A folder that is gone took its objects with it: somebody deleted them meanwhile. */
+export async function syncFolder(folder: string): Promise<void> {
+  try {
+    const handle = await open(folder, constants.O_RDONLY | constants.O_DIRECTORY);
+    try {
+      await handle.sync();
+    } finally {
+      await handle.close();
+    }
+  } catch (error) {
+    ignoreMissing(error);
+  }
+}
+
+/** Removes folders that became empty, upwards, and answers the first that stays. rmdir(2) refuses one that is in use. */
+export async function prune(at: Place, folder: string): Promise<string> {
+  let rest = folder;
+  while (rest !== at.root && dirname(rest) !== at.root) {
+    try {
+      await rmdir(rest);
+    } catch (error) {
+      if (codeOf(error) === 'ENOTEMPTY' || codeOf(error) === 'EEXIST') return rest;
+      if (codeOf(error) !== 'ENOENT') throw faultOf(error, 'write', 'a folder');
+    }
+    rest = dirname(rest);
+  }
+  return rest;
+}

@@ -1,0 +1,129 @@
+/**
+ * The `Scratch` port on the worker's own disk: `dir/{process tag}/{attempt id}/`, one private folder an attempt.
+ *
+ * Nothing here is durable or shared: no fsync, and a folder dies with its attempt. What a killed worker left is swept by
+ * the next one that starts; folders of living processes are never touched.
+ */
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { lstat, mkdir, open as openFile, readdir, rm, rmdir } from 'node:fs/promises';
+import { join, resolve, sep } from 'node:path';
+import { describe, SkrepkaError } from '../errors.ts';
+import type { Scratch, ScratchDir } from '../pipeline/ports.ts';
+import { isAbandoned, processTag } from '../process-tag.ts';
+
+const nameForm = /^[a-z0-9][a-z0-9.-]{0,199}$/;
+/** The folder of a process can vanish under `open`, when another attempt ends and finds it empty. */
+const openAttemptsMax = 100;
+
+/** `dir` is made when missing. Failures of the disk reject `internal`, with the system's words for the log. */
+export function createFileScratch({ dir }: { dir: string }): Scratch {
+  const root = resolve(dir);
+  const own = join(root, processTag());
+
+  return {
+    async open(attemptId) {
+      checkName(attemptId);
+      const path = join(own, attemptId);
+      for (let attempt = 1; ; attempt += 1) {
+        try {
+          await mkdir(own, { recursive: true, mode: 0o700 });
+          await mkdir(path, { mode: 0o700 });
+          return scratchDir(path, own);
+        } catch (error) {
+          if (codeOf(error) !== 'ENOENT' || attempt === openAttemptsMax) throw failure('make a scratch folder', error);
+        }
+      }
+    },
+
+    async sweep() {
+      try {
+        await mkdir(root, { recursive: true, mode: 0o700 });
+        for (const name of await readdir(root)) {
+          const path = join(root, name);
+          const stat = await lstat(path).catch(() => null);
+          if (stat?.isDirectory() && isAbandoned(name, stat.mtimeMs, Date.now())) {
+            await rm(path, { recursive: true, force: true });
+          }
+        }
+      } catch (error) {
+        throw failure('sweep the scratch folder', error);
+      }
+    },
+  };
+}
+
+function scratchDir(path: string, own: string): ScratchDir {
+  return {
+    path,
+
+    async write(name, body) {
+      checkName(name);
+      const target = join(path, name);
+      const handle = await openFile(target, 'wx', 0o600).catch((error: unknown) => {
+        throw failure('make a scratch file', error);
+      });
+      const hash = createHash('sha256');
+      let size = 0;
+      let whole = false;
+      try {
+        for await (const chunk of body) {
+          hash.update(chunk);
+          size += chunk.length;
+          await writeWhole(handle, chunk);
+        }
+        whole = true;
+      } finally {
+        await handle.close();
+        if (!whole) await rm(target, { force: true });
+      }
+      return { path: target, size, sha256: hash.digest('hex') };
+    },
+
+    read(file) {
+      const inside = resolve(path, file);
+      if (!inside.startsWith(path + sep)) throw new TypeError('Expected a file of this scratch folder');
+      return pieces(inside);
+    },
+
+    async remove() {
+      try {
+        await rm(path, { recursive: true, force: true });
+        // The last attempt takes the process's folder along; rmdir(2) refuses while another one is in it.
+        await rmdir(own);
+      } catch (error) {
+        if (!['ENOENT', 'ENOTEMPTY', 'EEXIST'].includes(codeOf(error) ?? '')) throw failure('remove scratch', error);
+      }
+    },
+  };
+}
+
+async function writeWhole(handle: Awaited<ReturnType<typeof openFile>>, bytes: Uint8Array): Promise<void> {
+  try {
+    for (let done = 0; done < bytes.length; ) {
+      done += (await handle.write(bytes, done, bytes.length - done, null)).bytesWritten;
+    }
+  } catch (error) {
+    throw failure('write scratch', error);
+  }
+}
+
+async function* pieces(path: string): AsyncGenerator<Uint8Array> {
+  try {
+    yield* createReadStream(path, { highWaterMark: 128 * 1024 });
+  } catch (error) {
+    throw failure('read scratch', error);
+  }
+}
+
+function checkName(name: string): void {
+  if (!nameForm.test(name)) throw new TypeError(`Expected a plain file name, received ${JSON.stringify(name)}`);
+}
+
+function failure(what: string, error: unknown): SkrepkaError {
+  return new SkrepkaError('internal', { log: `Cannot ${what}: ${describe(error)}`, cause: error });
+}
+
+function codeOf(error: unknown): string | undefined {
+  return error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
+}
