@@ -41,6 +41,9 @@ export async function installContract(app: App, version: string): Promise<void> 
 /** Registers `/docs`, `/docs/openapi.json` and `/docs/openapi.yaml`. After the routes. */
 export async function installReference(app: App): Promise<void> {
   await app.register(async (scope) => {
+    scope.addHook('onRoute', (route) => {
+      route.config = { ...route.config, access: 'public' };
+    });
     scope.addHook('onRequest', async (_request, reply) => {
       // The reference is one script that styles itself; it may talk to this server alone.
       reply.header(

@@ -48,7 +48,9 @@ export function problemOf(
   if (error.retryAfterSeconds !== null)
     headers['retry-after'] = String(Math.max(1, Math.ceil(error.retryAfterSeconds)));
   // RFC 9110, sections 11.6.1 and 10.2.1: a 401 names its scheme, a 405 the methods.
-  if (status === 401) headers['www-authenticate'] = 'Bearer realm="skrepka"';
+  // RFC 6750, section 3.1: nor does it keep quiet about a token that was sent in vain.
+  const refused = error.members.error === 'invalid_token' ? ', error="invalid_token"' : '';
+  if (status === 401) headers['www-authenticate'] = `Bearer realm="skrepka"${refused}`;
   if (typeof error.members.allow === 'string') headers.allow = error.members.allow;
   return {
     status: status ?? 500,

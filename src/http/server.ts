@@ -15,9 +15,14 @@ import packageFile from '../../package.json' with { type: 'json' };
 import { describe, SkrepkaError } from '../errors.ts';
 import { newId } from '../ids.ts';
 import type { App, HttpDeps, HttpSettings } from './app.ts';
+import { authenticate } from './auth.ts';
+import { chatRoutes } from './chats.ts';
 import { answerAndClose, answerBrokenConnection, bodyIsOpen, holdContinue } from './connections.ts';
 import { installContract, installReference } from './docs.ts';
 import { readJson } from './json.ts';
+import { messageRoutes } from './messages.ts';
+import { operatorRoutes } from './operator.ts';
+import { peopleRoutes } from './people.ts';
 import { problemOf, toCatalogue } from './problems.ts';
 import { addSharedSchemas, problems } from './schemas.ts';
 
@@ -35,7 +40,7 @@ export interface HttpServer {
 
 type Routes = (app: App, deps: HttpDeps, settings: HttpSettings) => void;
 
-const routes: readonly Routes[] = [];
+const routes: readonly Routes[] = [peopleRoutes, chatRoutes, messageRoutes, operatorRoutes];
 
 /** Builds the whole server, ready to listen. */
 export async function createServer(deps: HttpDeps, settings: HttpSettings): Promise<HttpServer> {
@@ -53,6 +58,7 @@ export async function createServer(deps: HttpDeps, settings: HttpSettings): Prom
     setFrameHeaders(request, reply);
     refuseUnroutable(request, methods);
   });
+  app.addHook('onRequest', authenticate(deps.people));
   app.addHook('onResponse', async (request, reply) => logAnswer(deps, request, reply));
   declareAccess(app);
   await installContract(app, packageFile.version);
