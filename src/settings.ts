@@ -284,6 +284,14 @@ export const table = {
     min: 1000,
     max: 30 * day,
   }),
+  reservationMs: s(
+    'Accounts',
+    'IDEMPOTENCY_LEASE',
+    'duration',
+    '30s',
+    'How long the key of a running request stays reserved after its process died.',
+    { min: 300, max: hour },
+  ),
   sessionMs: s('Accounts', 'SESSION_TTL', 'duration', '30d', 'Life of a token.', { min: 1000, max: 365 * day }),
   loginFailuresMax: s(
     'Accounts',

@@ -8,7 +8,7 @@
  */
 import { type Code, catalogue, describe, SkrepkaError } from '../errors.ts';
 import { attemptPrefix, originalName, type Variant } from './attachment.ts';
-import { type RetrySettings, retryDelayMs } from './job.ts';
+import { type Attempt, type JobState, type RetrySettings, retryDelayMs } from './job.ts';
 import { BlobError, type Blobs, type Clock, type Log, type Meter, type Reach, type ScratchDir } from './ports.ts';
 import { digest, type Rendered } from './render.ts';
 import { type Claim, type Failed, type Result, type Settled, type Store, StoreError } from './store.ts';
@@ -186,24 +186,34 @@ async function release(
  * Repeats one guarded write until its outcome is known. A guard that fails after an unknown outcome is read back: it may
  * have been this very write that came through. Throws the signal's reason when the lease ends meanwhile.
  */
-async function insist<T extends string>(claim: Claim, deps: OutcomeDeps, signal: AbortSignal, write: () => Promise<T>) {
+async function insist<T extends string>(
+  claim: Claim,
+  deps: OutcomeDeps,
+  signal: AbortSignal,
+  write: () => Promise<T>,
+): Promise<T | JobState> {
   const { attempt } = claim;
   let unknown = false;
   for (;;) {
     try {
       const outcome = await write();
-      if (outcome !== 'lost' || !unknown) return outcome;
-      const trace = await deps.store.readAttempt(attempt.jobId, attempt.attemptId);
-      return trace.kind === 'ended' ? trace.jobState : ('lost' as const);
+      return outcome === 'lost' && unknown ? ((await ownEnd(attempt, deps)) ?? outcome) : outcome;
     } catch (error) {
       if (!(error instanceof StoreError)) throw error;
       unknown ||= error.fault === 'unknown';
-      deps.log.warn(
-        { job: attempt.jobId, fault: error.fault, error: describe(error) },
-        'worker: outcome not known, asks again',
-      );
+      deps.log.warn({ job: attempt.jobId, fault: error.fault, error: describe(error) }, 'worker: outcome not known');
       await deps.clock.sleep(250, signal);
-      signal.throwIfAborted();
+      if (!signal.aborted) continue;
+      // A renewal is refused after this very write came through, too: reading it back is no write of a zombie.
+      const ended = unknown ? await ownEnd(attempt, deps).catch(() => null) : null;
+      if (!ended) throw signal.reason;
+      return ended;
     }
   }
+}
+
+/** The state in which this attempt's own write left the job; null when it was not this attempt that ended it. */
+async function ownEnd(attempt: Attempt, deps: OutcomeDeps): Promise<JobState | null> {
+  const trace = await deps.store.readAttempt(attempt.jobId, attempt.attemptId);
+  return trace.kind === 'ended' ? trace.jobState : null;
 }

@@ -1,0 +1,199 @@
+/**
+ * The whole pipeline in one process for tests: the real store on a fresh PostgreSQL database, real file blobs, the memory
+ * broker, fake pictures. Every port is wrapped by `faulty`, times are short, and all is removed when the test ends.
+ */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { TestContext } from 'node:test';
+import { createFileBlobs } from '../../src/drivers/blobs-file.ts';
+import { createSystemClock } from '../../src/drivers/clock-system.ts';
+import { createFileScratch } from '../../src/drivers/scratch-file.ts';
+import { newId } from '../../src/ids.ts';
+import { createAccept, type Upload } from '../../src/pipeline/accept.ts';
+import { createJanitor } from '../../src/pipeline/janitor.ts';
+import type { Images, Signals } from '../../src/pipeline/ports.ts';
+import { recipes } from '../../src/pipeline/recipe.ts';
+import { createRelay } from '../../src/pipeline/relay.ts';
+import { createWorker } from '../../src/pipeline/worker.ts';
+import { createStore } from '../../src/postgres/store.ts';
+import { createMemoryBroker } from './broker-memory.ts';
+import { createPainter, createPoints, createTally, eventually, fakeSniffer, faulty, silent } from './ports-fake.ts';
+import { freshDatabase } from './postgres.ts';
+
+export const quick = {
+  uploadBytesMax: 1024 * 1024,
+  uploadMsMax: 3_600_000,
+  idempotencyMs: 60_000,
+  reservationMs: 900,
+  brokerWindow: 1000,
+  publishTimeoutMs: 400,
+  takenMs: 500,
+  reringMs: 400,
+  reringCapMs: 2000,
+  renderConcurrency: 2,
+  prefetch: 0,
+  visibilityMs: 1500,
+  leaseMs: 900,
+  renewMs: 200,
+  leaseReserveMs: 200,
+  leaseMarginMs: 20,
+  starvedMs: 300,
+  versions: [...recipes.keys()],
+  floorMs: 10,
+  baseMs: 10,
+  capMs: 50,
+  attemptsMax: 5,
+  crashesMax: 3,
+  graceMs: 50,
+  replacedMs: 50,
+  releaseMs: 50,
+  janitorMs: 50,
+  sweepMs: 100,
+  orphanMs: 86_400_000,
+};
+export type Settings = typeof quick;
+
+/** Signals that only reach listeners of this process. */
+function localSignals(): Signals {
+  const listeners = new Map<string, Set<(id: string | null) => void>>();
+  const of = (topic: string) => listeners.get(topic) ?? listeners.set(topic, new Set()).get(topic) ?? new Set();
+  return {
+    announce: (topic, id) => {
+      for (const listener of of(topic)) listener(id ?? null);
+    },
+    listen(topic, listener) {
+      of(topic).add(listener);
+      return () => void of(topic).delete(listener);
+    },
+    async close() {},
+  };
+}
+
+export async function createPipeline(t: TestContext, change: Partial<Settings> = {}, images: Images = createPainter()) {
+  const settings = { ...quick, ...change };
+  const dir = await mkdtemp(join(tmpdir(), 'skrepka-pipeline-'));
+  const { pool } = await freshDatabase(t);
+  const clock = createSystemClock();
+  const signals = localSignals();
+  const store = faulty(createStore({ pool, signals }));
+  const blobs = faulty(createFileBlobs({ dir: join(dir, 'objects') }));
+  const memory = createMemoryBroker();
+  const broker = faulty(memory);
+  const meter = createTally();
+  const points = createPoints();
+  const log = silent;
+  const shared = { store: store.port, blobs: blobs.port, clock, log, meter, reach: points.reach };
+  const accept = createAccept({ ...shared, sniffer: fakeSniffer }, settings);
+
+  const user = newId();
+  await pool.query(`insert into users (id, handle, password_hash, role) values ($1, $2, 'x', 'user')`, [
+    user,
+    `u${user.slice(-12)}`,
+  ]);
+
+  const stops: (() => Promise<void>)[] = [];
+  t.after(async () => {
+    await Promise.all(stops.map((stop) => stop()));
+    await blobs.port.close();
+    await rm(dir, { recursive: true, force: true });
+  });
+
+  function startRelay() {
+    const stop = new AbortController();
+    const relay = createRelay({ ...shared, broker: broker.port, signals }, settings);
+    const over = relay.run(stop.signal);
+    return ends(stop, over);
+  }
+  function startWorker(change: Partial<Settings> & { images?: Images; who?: string } = {}) {
+    const stop = new AbortController();
+    const abort = new AbortController();
+    const scratch = createFileScratch({ dir: join(dir, 'scratch') });
+    const deps = {
+      ...shared,
+      broker: memory.open(),
+      scratch,
+      images: change.images ?? images,
+      who: change.who ?? 'worker-1',
+    };
+    const worker = createWorker(deps, { ...settings, ...change });
+    const over = worker.run({ stop: stop.signal, abort: abort.signal });
+    const end = ends(stop, over, () => abort.abort());
+    const drain = () => {
+      stop.abort();
+      return over;
+    };
+    return { worker, drain, abort: () => abort.abort(), end };
+  }
+  function startJanitor() {
+    const stop = new AbortController();
+    return ends(stop, createJanitor(shared, settings).run(stop.signal));
+  }
+  function ends(stop: AbortController, over: Promise<void>, also = () => {}) {
+    const end = async () => {
+      stop.abort();
+      also();
+      await over;
+    };
+    stops.push(end);
+    return end;
+  }
+
+  const upload = (bytes: string | AsyncIterable<Uint8Array>, more: Partial<Upload> = {}) =>
+    accept.accept(
+      {
+        userId: user,
+        fileName: 'a.jpg',
+        declaredType: null,
+        declaredSize: null,
+        idempotencyKey: null,
+        traceparent: null,
+        signal: new AbortController().signal,
+        trailer: async () => ({ alt: null, sha256: null }),
+        ...more,
+      },
+      typeof bytes === 'string' ? chunks(bytes) : bytes,
+    );
+  const jobOf = async (attachmentId: string) =>
+    (await pool.query('select * from jobs where attachment_id = $1', [attachmentId])).rows[0];
+  const attachment = async (id: string) => {
+    const found = await store.port.attachmentFor(user, id);
+    if (!found) throw new Error(`no attachment ${id}`);
+    return found;
+  };
+  const untilState = (id: string, state: string) =>
+    eventually(`attachment ${state}`, async () => {
+      const found = await attachment(id);
+      return found.state === state && found;
+    });
+  const keys = async (prefix = '') => (await blobs.port.list(prefix)).objects.map((object) => object.key);
+
+  return {
+    settings,
+    pool,
+    store,
+    blobs,
+    broker,
+    memory,
+    meter,
+    points,
+    signals,
+    clock,
+    user,
+    dir,
+    accept,
+    upload,
+    jobOf,
+    attachment,
+    untilState,
+    keys,
+    startRelay,
+    startWorker,
+    startJanitor,
+  };
+}
+
+export async function* chunks(text: string, sizeMax = 7): AsyncGenerator<Uint8Array> {
+  const bytes = Buffer.from(text);
+  for (let at = 0; at < bytes.length; at += sizeMax) yield bytes.subarray(at, at + sizeMax);
+}

@@ -1,0 +1,140 @@
+/**
+ * Fakes behind ports, for pipeline tests: a painter that writes small real files instead of rendering, a silent log, and
+ * `faulty`, which makes single calls of any port fail before, after or instead of doing their work.
+ */
+import { createHash } from 'node:crypto';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Images, Log, Meter, Point, Reach, Sniffer } from '../../src/pipeline/ports.ts';
+
+export const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
+
+/** Keeps what was counted, so that a test can ask. */
+export function createTally(): Meter & { counted(name: string): number } {
+  const counts = new Map<string, number>();
+  return {
+    count: (name, _labels, by = 1) => void counts.set(name, (counts.get(name) ?? 0) + by),
+    observe() {},
+    counted: (name) => counts.get(name) ?? 0,
+  };
+}
+
+/** Recognises by the first bytes like the real one, but only `IMG` (a JPEG here) and nothing else. */
+export const fakeSniffer: Sniffer = {
+  headBytes: 16,
+  sniff: async (head) =>
+    Buffer.from(head).toString('latin1').startsWith('IMG') ? { contentType: 'image/jpeg' } : null,
+};
+
+/** Writes one file a variant whose content names the recipe's version. `before` runs first: the place to fail or to wait. */
+export function createPainter(
+  before: (signal: AbortSignal) => Promise<void> = async () => {},
+): Images & { renders: number } {
+  return {
+    renders: 0,
+    async render({ outputDir, recipe }, signal) {
+      this.renders += 1;
+      await before(signal);
+      const variants = await Promise.all(
+        recipe.variants.map(async ({ name, format }) => {
+          const bytes = Buffer.from(`${name} of version ${recipe.version}`);
+          const path = join(outputDir, `${name}.out`);
+          await writeFile(path, bytes);
+          const sha256 = createHash('sha256').update(bytes).digest('hex');
+          return { name, path, contentType: `image/${format}`, width: 10, height: 10, size: bytes.length, sha256 };
+        }),
+      );
+      return { width: 40, height: 30, frames: 1, placeholder: 'AAAA', variants };
+    },
+    async close() {},
+  };
+}
+
+/** `before`: fails without doing it. `after`: does it, then fails. `hang`: never answers. A function: runs before it. */
+export type Plan =
+  | { before: () => Error }
+  | { after: () => Error }
+  | { hang: true }
+  | { first: (args: readonly unknown[]) => Promise<void> };
+
+/**
+ * Wraps a port. `plan(verb, …)` arms the next calls of a verb, one plan a call; calls without a plan pass through.
+ * `calls(verb)` counts those that were made.
+ */
+export function faulty<T extends object>(port: T) {
+  const plans = new Map<string, Plan[]>();
+  const counts = new Map<string, number>();
+  const wrapped = new Proxy(port, {
+    get(target, verb, receiver) {
+      const value = Reflect.get(target, verb, receiver) as unknown;
+      if (typeof value !== 'function' || typeof verb !== 'string') return value;
+      return (...args: unknown[]) => {
+        counts.set(verb, (counts.get(verb) ?? 0) + 1);
+        const plan = plans.get(verb)?.shift();
+        const act = () => Reflect.apply(value, target, args) as unknown;
+        return plan ? follow(plan, act, args) : act();
+      };
+    },
+  });
+  return {
+    port: wrapped,
+    plan(verb: keyof T & string, ...more: Plan[]) {
+      plans.set(verb, [...(plans.get(verb) ?? []), ...more]);
+    },
+    calls: (verb: keyof T & string) => counts.get(verb) ?? 0,
+  };
+}
+
+async function follow(plan: Plan, act: () => unknown, args: readonly unknown[]): Promise<unknown> {
+  if ('before' in plan) throw plan.before();
+  if ('hang' in plan) return new Promise(() => {});
+  if ('first' in plan) {
+    await plan.first(args);
+    return act();
+  }
+  await act();
+  throw plan.after();
+}
+
+/** Named points under a test's control: `reached` resolves when one is; what is held there goes on at `pass`. */
+export function createPoints() {
+  const held = new Map<Point, { arrived: () => void; gate: Promise<void> }>();
+  const reach: Reach = async (point) => {
+    const hold = held.get(point);
+    if (!hold) return;
+    held.delete(point);
+    hold.arrived();
+    await hold.gate;
+  };
+  return {
+    reach,
+    /** Holds the next passage of a point. */
+    hold(point: Point): { reached: Promise<void>; pass: () => void } {
+      let arrived = () => {};
+      let pass = () => {};
+      const reached = new Promise<void>((resolve) => {
+        arrived = resolve;
+      });
+      const gate = new Promise<void>((resolve) => {
+        pass = resolve;
+      });
+      held.set(point, { arrived, gate });
+      return { reached, pass };
+    },
+  };
+}
+
+/** Asks until the answer is truthy; throws after `withinMs`, naming what was awaited. */
+export async function eventually<T>(
+  what: string,
+  ask: () => T | Promise<T>,
+  withinMs = 10_000,
+): Promise<Exclude<T, false | null | undefined | 0 | ''>> {
+  const deadline = performance.now() + withinMs;
+  for (;;) {
+    const answer = await ask();
+    if (answer) return answer as Exclude<T, false | null | undefined | 0 | ''>;
+    if (performance.now() > deadline) throw new Error(`not within ${withinMs} ms: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
