@@ -6,7 +6,7 @@
  * whose major brand is a general one a HEIF.
  */
 import { fileTypeFromBuffer } from 'file-type';
-import type { ImageType } from '../pipeline/attachment.ts';
+import { type ImageType, isImageType } from '../pipeline/attachment.ts';
 import type { Sniffer } from '../pipeline/ports.ts';
 
 /** What `file-type` recommends for a sample. */
@@ -57,7 +57,9 @@ function isAvif(head: Uint8Array): boolean {
 
 async function otherTypeOf(head: Uint8Array): Promise<string | null> {
   try {
-    return (await fileTypeFromBuffer(head))?.mime ?? null;
+    const mime = (await fileTypeFromBuffer(head))?.mime ?? null;
+    // It is laxer: three letters make a GIF, and Apple's CgBI a PNG. What failed the signatures above would only fail to render.
+    return mime === null || isImageType(mime) ? null : mime;
   } catch {
     // Its parsers throw on some malformed heads: what cannot be parsed is not known.
     return null;
