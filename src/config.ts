@@ -139,3 +139,8 @@ function relations(c: Config): string[] {
   ];
   return rules.filter(([holds]) => !holds).map(([, sentence]) => sentence);
 }
+
+/** The environment for a process of ours: this one's with some settings replaced. */
+export function environmentWith(settings: Readonly<Record<string, string>>): Record<string, string | undefined> {
+  return { ...process.env, ...settings };
+}

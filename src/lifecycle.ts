@@ -1,9 +1,9 @@
 /**
  * The end of a process: what is stopped, in which order, within which time.
  *
- * SIGTERM, SIGINT or the parent's death (its IPC channel closes) starts the drain: the steps run one after the other, the
- * last registered first, and may finish what runs. When the grace time is over, or at a second signal, `hurry` aborts: a
- * step then gives up what it can and comes to its end. An error that nobody caught ends the process with 1 at once: what
+ * SIGTERM, SIGINT or SIGHUP starts the drain: the steps run one after the other, the last registered first, and may finish
+ * what runs. When the grace time is over, at a second signal, or when the parent is gone (its IPC channel closes), `hurry`
+ * aborts: a step then gives up what it can and comes to its end. An error that nobody caught ends the process with 1 at once: what
  * it held is repaired by the bell, what it would do in an unknown state is not.
  */
 import { setTimeout as wait } from 'node:timers/promises';
@@ -62,12 +62,13 @@ export function createLifecycle(deps: { log: Log }, settings: LifecycleSettings)
 
   async function runSteps(): Promise<number> {
     let code = 0;
-    for (const { name, stop } of steps.toReversed()) {
+    // Taken one by one: a start that was interrupted may still register what it has begun.
+    for (let step = steps.pop(); step !== undefined; step = steps.pop()) {
       try {
-        await stop(hurry.signal);
+        await step.stop(hurry.signal);
       } catch (error) {
         code = 1;
-        log.error({ step: name, reason: describe(error) }, 'a step of the shutdown failed');
+        log.error({ step: step.name, reason: describe(error) }, 'a step of the shutdown failed');
       }
     }
     return code;
@@ -83,8 +84,12 @@ export function createLifecycle(deps: { log: Log }, settings: LifecycleSettings)
     exit(1);
   }
 
-  for (const name of ['SIGTERM', 'SIGINT']) source.on(name, () => stop(name));
-  source.on('disconnect', () => stop('the supervisor is gone'));
+  for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP']) source.on(name, () => stop(name));
+  // The engines that a supervisor started will not be there much longer: give back at once what can be given back.
+  source.on('disconnect', () => {
+    stop('the supervisor is gone');
+    hurry.abort(new Error('The supervisor is gone'));
+  });
   source.on('uncaughtException', fault);
   source.on('unhandledRejection', fault);
   return {

@@ -1,0 +1,181 @@
+/**
+ * `skrepka start`: everything on one machine, from an empty folder, with one command.
+ *
+ * Its life: check that the port is free → hold the data folder → PostgreSQL (embedded unless DATABASE_URL names one) →
+ * migrate → the operator's account → the API with relay and janitor, the worker. It ends in the reverse order. Everything
+ * is kept in the data folder, so the next start goes on where this one was, also after a SIGKILL.
+ */
+import { createServer } from 'node:net';
+import { type Child, keepChild } from './child.ts';
+import { type Config, environmentWith } from './config.ts';
+import { holdFolder } from './data-folder.ts';
+import { describe, StartError } from './errors.ts';
+import { createLifecycle, type Lifecycle } from './lifecycle.ts';
+import type { Log } from './pipeline/ports.ts';
+
+export interface Database {
+  readonly url: string;
+  readonly port: number;
+  readonly ended: Promise<void>;
+  stop(): Promise<void>;
+}
+
+export interface SupervisorDeps {
+  readonly log: Log;
+  /** A line for the person at the terminal: never written to a file of ours. */
+  print(line: string): void;
+  startDatabase(options: { port?: number; signal: AbortSignal }): Promise<Database>;
+  migrate(url: string): Promise<readonly string[]>;
+  /** Creates the operator's account when there is none; null when there is. */
+  ensureOperator(url: string): Promise<{ handle: string; password: string } | null>;
+}
+
+/** Beyond the drain of a child: its last resort, and PostgreSQL's shutdown. */
+const reserveMs = 30_000;
+/** A child of a supervisor that was killed closes its port within this time. */
+const portWaitMs = 5_000;
+
+/** Runs until it is told to stop, and answers the exit code. Rejects `StartError` when it cannot start; nothing runs then. */
+export async function supervise(deps: SupervisorDeps, config: Config): Promise<number> {
+  const lifecycle = createLifecycle(deps, { graceMs: config.drainMs + reserveMs });
+  try {
+    await start(deps, config, lifecycle);
+  } catch (error) {
+    const wasTold = lifecycle.draining.aborted;
+    if (!wasTold) lifecycle.stop('the start failed');
+    await lifecycle.ended;
+    if (!wasTold) throw error;
+  }
+  return await lifecycle.ended;
+}
+
+async function start(deps: SupervisorDeps, config: Config, lifecycle: Lifecycle): Promise<void> {
+  const { log } = deps;
+  const holding = holdFolder(config.dataDir, log);
+  lifecycle.onStop('the data folder', async () => await (await settled(holding))?.release());
+  await holding;
+  await waitForPort(config, lifecycle.draining);
+  const url = config.databaseUrl || (await startDatabase(deps, lifecycle));
+  lifecycle.draining.throwIfAborted();
+  const applied = await migrate(deps, url);
+  if (applied.length > 0) log.info({ migrations: applied }, 'the database has the schema of this build');
+  const operator = await deps.ensureOperator(url);
+  // Shown now, or never again should the rest of the start fail.
+  if (operator) showOperator(deps, operator);
+  lifecycle.draining.throwIfAborted();
+  const environment = environmentWith({
+    DATABASE_URL: url,
+    DATA_DIR: config.dataDir,
+    HOST: config.host,
+    PORT: String(config.port),
+  });
+  const api = startChild(deps, lifecycle, ['api', 'relay', 'janitor'], environment);
+  const worker = startChild(deps, lifecycle, ['worker'], environment);
+  const [address] = await Promise.all([api.ready, worker.ready]);
+  lifecycle.draining.throwIfAborted();
+  showReady(deps, config, address ?? '');
+}
+
+function startChild(
+  { log }: SupervisorDeps,
+  lifecycle: Lifecycle,
+  roles: readonly string[],
+  environment: Record<string, string | undefined>,
+): Child {
+  const child = keepChild({ log }, { roles, environment });
+  lifecycle.onStop(roles.join(','), (hurry) => child.stop(hurry));
+  return child;
+}
+
+/* ------------------------------------------------------------------ database */
+
+async function startDatabase(deps: SupervisorDeps, lifecycle: Lifecycle): Promise<string> {
+  let current = deps.startDatabase({ signal: lifecycle.draining });
+  lifecycle.onStop('PostgreSQL', async () => await (await settled(current))?.stop());
+  const first = await current;
+  void keepDatabase();
+  return first.url;
+
+  /** A server that dies under us starts again on its port, where our processes look for it. */
+  async function keepDatabase(): Promise<void> {
+    while (true) {
+      const server = await settled(current);
+      await server?.ended;
+      if (lifecycle.draining.aborted) return;
+      deps.log.error({}, 'PostgreSQL ended unexpectedly; starting it again');
+      current = deps.startDatabase({ port: first.port, signal: lifecycle.draining });
+      const error = await current.then(
+        () => null,
+        (reason: unknown) => reason,
+      );
+      if (lifecycle.draining.aborted) return;
+      if (error === null) continue;
+      deps.log.error({ reason: describe(error) }, 'PostgreSQL cannot be started again');
+      lifecycle.stop('there is no database');
+      return;
+    }
+  }
+}
+
+async function settled<T>(promise: Promise<T>): Promise<T | null> {
+  return await promise.catch(() => null);
+}
+
+async function migrate(deps: SupervisorDeps, url: string): Promise<readonly string[]> {
+  try {
+    return await deps.migrate(url);
+  } catch (error) {
+    if (error instanceof StartError) throw error;
+    throw new StartError(`The database cannot be brought to the schema of this build: ${describe(error)}.`, error);
+  }
+}
+
+/* ---------------------------------------------------------------------- port */
+
+/** Rejects `StartError` when the API could not listen. The children of a killed supervisor need a moment to leave the port. */
+async function waitForPort(config: Config, signal: AbortSignal): Promise<void> {
+  for (const deadlineMs = performance.now() + portWaitMs; ; ) {
+    signal.throwIfAborted();
+    const code = await tryPort(config);
+    if (code === null) return;
+    if (code === 'EADDRINUSE' && performance.now() < deadlineMs) {
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      continue;
+    }
+    throw new StartError(portSentence(code, config));
+  }
+}
+
+async function tryPort({ host, port }: Config): Promise<string | null> {
+  return await new Promise((resolve) => {
+    const probe = createServer();
+    probe.once('error', (error: NodeJS.ErrnoException) => resolve(error.code ?? error.message));
+    probe.listen({ host, port }, () => probe.close(() => resolve(null)));
+  });
+}
+
+/** One sentence for a port on which the API cannot listen. `code` is the system's. */
+export function portSentence(code: string, { host, port }: Pick<Config, 'host' | 'port'>): string {
+  if (code === 'EADDRINUSE')
+    return `Port ${port} of ${host} is in use: stop what uses it, or choose another with PORT.`;
+  if (code === 'EACCES') return `Port ${port} may not be used by this user: choose another with PORT, above 1023.`;
+  return `The API cannot listen on ${host} port ${port} (${code}): check HOST and PORT.`;
+}
+
+/* --------------------------------------------------------------------- words */
+
+function showOperator({ print }: SupervisorDeps, operator: { handle: string; password: string }): void {
+  print('');
+  print('  The account of the operator, shown this once:');
+  print(`    handle    ${operator.handle}`);
+  print(`    password  ${operator.password}`);
+}
+
+function showReady({ print }: SupervisorDeps, config: Config, address: string): void {
+  print('');
+  print(`  Skrepka is ready at ${address}`);
+  print(`    reference  ${address}/docs`);
+  print(`    data       ${config.dataDir}`);
+  print('  Ctrl-C stops it in order; the data is kept.');
+  print('');
+}
