@@ -1,0 +1,289 @@
+/**
+ * The rules of the house for documents: what they say is what the code does. Each answers with its findings; the tables
+ * of the code come as arguments, the documents as text. `tests/tidy/tidy-documents.test.ts` proves that each can fail.
+ */
+import { dirname, join, normalize } from 'node:path';
+import { isTree, nameOf, nodesOf, type Offence, type SourceFile, stringOf, type Tree, treeOf } from './tidy-source.ts';
+
+/* ------------------------------------------------------------------ Markdown */
+
+export interface Row {
+  readonly line: number;
+  /** Cells by the heading of their column, in lower case, with code marks and bold taken off. */
+  readonly cells: Readonly<Record<string, string>>;
+}
+
+export interface Table {
+  /** The nearest headings above, outermost first, in lower case. */
+  readonly under: readonly string[];
+  readonly rows: readonly Row[];
+}
+
+/** The tables of a Markdown text. */
+export function tablesOf(markdown: string): Table[] {
+  const tables: Table[] = [];
+  const under: string[] = [];
+  const lines = markdown.split('\n');
+  for (let at = 0; at < lines.length; at += 1) {
+    const heading = /^(#+)\s+(.*)$/.exec(lines[at] ?? '');
+    if (heading) under.splice((heading[1]?.length ?? 1) - 1, under.length, (heading[2] ?? '').toLowerCase());
+    if (!lines[at]?.startsWith('|') || !/^\|[\s:|-]+\|\s*$/.test(lines[at + 1] ?? '')) continue;
+    const columns = cellsOf(lines[at] ?? '').map((cell) => cell.toLowerCase());
+    const rows: Row[] = [];
+    for (at += 2; lines[at]?.startsWith('|'); at += 1) {
+      const cells = cellsOf(lines[at] ?? '');
+      rows.push({
+        line: at + 1,
+        cells: Object.fromEntries(columns.map((column, index) => [column, cells[index] ?? ''])),
+      });
+    }
+    // The line after a table may be a heading: the loop looks at it again.
+    at -= 1;
+    tables.push({ under: under.filter(Boolean), rows });
+  }
+  return tables;
+}
+
+function cellsOf(line: string): string[] {
+  const inner = line.trim().slice(1, -1);
+  return inner.split(/(?<!\\)\|/).map((cell) =>
+    cell
+      .replace(/\*\*|`/g, '')
+      .replaceAll('\\|', '|')
+      .trim(),
+  );
+}
+
+/** Rows of all tables below a heading that starts with `heading`, given in lower case. */
+function rowsUnder(markdown: string, heading: string): Row[] {
+  return tablesOf(markdown)
+    .filter((table) => table.under.some((title) => title.startsWith(heading)))
+    .flatMap((table) => table.rows);
+}
+
+/** What stands on one side only. `expected` are the keys of the code; a row of the document is one of them or an offence. */
+function differences(
+  path: string,
+  expected: ReadonlySet<string>,
+  rows: readonly { line: number; key: string }[],
+): Offence[] {
+  const written = new Set(rows.map((row) => row.key));
+  const twice = rows.filter((row, index) => rows.findIndex((other) => other.key === row.key) !== index);
+  return [
+    ...rows.filter((row) => !expected.has(row.key)).map((row) => `${path}:${row.line} is not in the code: ${row.key}`),
+    ...twice.map((row) => `${path}:${row.line} stands there twice: ${row.key}`),
+    ...[...expected].filter((key) => !written.has(key)).map((key) => `${path}:1 lacks: ${key}`),
+  ];
+}
+
+const keyOf = (...parts: (string | number | null)[]) => parts.map((part) => part ?? '–').join(' | ');
+
+/* ------------------------------------------------------------------ equal to the code */
+
+type Entry = { readonly status: number | null; readonly fate: string; readonly title: string; readonly text: string };
+
+/** Columns `code`, `status`, `fate`, `title`, `text`; `–` where there is no status. */
+export function errorsEqual(catalogue: Readonly<Record<string, Entry>>, document: SourceFile): Offence[] {
+  const expected = new Set(
+    Object.entries(catalogue).map(([code, { status, fate, title, text }]) => keyOf(code, status, fate, title, text)),
+  );
+  const rows = tablesOf(document.text)
+    .flatMap((table) => table.rows)
+    .filter((row) => 'code' in row.cells && 'fate' in row.cells)
+    .map(({ line, cells }) => ({
+      line,
+      key: keyOf(cells.code ?? '', cells.status ?? '', cells.fate ?? '', cells.title ?? '', cells.text ?? ''),
+    }));
+  return differences(document.path, expected, rows);
+}
+
+type Transition = { readonly from: string | null; readonly to: string; readonly by: string };
+
+/** Below the heading, a table with `state` names every state, and one with `from`, `to`, `by` every transition. */
+export function statesEqual(
+  heading: string,
+  states: readonly string[],
+  transitions: readonly Transition[],
+  document: SourceFile,
+): Offence[] {
+  const rows = rowsUnder(document.text, heading);
+  const named = rows
+    .filter((row) => 'state' in row.cells)
+    .map((row) => ({ line: row.line, key: row.cells.state ?? '' }));
+  const moved = rows
+    .filter((row) => 'from' in row.cells)
+    .map(({ line, cells }) => ({ line, key: keyOf(cells.from ?? '', cells.to ?? '', cells.by ?? '') }));
+  return [
+    ...differences(document.path, new Set(states), named),
+    ...differences(document.path, new Set(transitions.map(({ from, to, by }) => keyOf(from, to, by))), moved),
+  ];
+}
+
+interface Recipe {
+  readonly version: number;
+  readonly workingEdge: number;
+  readonly variants: readonly {
+    readonly name: string;
+    readonly format: string;
+    readonly fit: string;
+    readonly box: { readonly width: number; readonly height: number };
+    readonly quality: number;
+    readonly mozjpeg?: boolean;
+    readonly effort?: number;
+  }[];
+}
+
+/** Below `Pipeline version N`: columns `name`, `format`, `fit`, `box`, `quality`, `encoder`, and the working edge in words. */
+export function recipesEqual(recipes: Iterable<Recipe>, current: number, document: SourceFile): Offence[] {
+  const found: Offence[] = [];
+  for (const { version, workingEdge, variants } of recipes) {
+    const rows = rowsUnder(document.text, `pipeline version ${version}`)
+      .filter((row) => 'quality' in row.cells)
+      .map(({ line, cells }) => ({
+        line,
+        key: keyOf(
+          cells.name ?? '',
+          cells.format ?? '',
+          cells.fit ?? '',
+          cells.box ?? '',
+          cells.quality ?? '',
+          cells.encoder ?? '',
+        ),
+      }));
+    const expected = variants.map((rule) => {
+      const encoder = rule.effort === undefined ? `mozjpeg ${rule.mozjpeg ? 'on' : 'off'}` : `effort ${rule.effort}`;
+      return keyOf(rule.name, rule.format, rule.fit, `${rule.box.width}×${rule.box.height}`, rule.quality, encoder);
+    });
+    found.push(...differences(document.path, new Set(expected), rows));
+    if (!document.text.includes(`long edge of at most ${workingEdge} pixels`)) {
+      found.push(`${document.path}:1 lacks the working edge of version ${version}, ${workingEdge} pixels`);
+    }
+  }
+  if (!document.text.includes(`The current version is ${current}.`))
+    found.push(`${document.path}:1 lacks the current version, ${current}`);
+  return found;
+}
+
+/* ------------------------------------------------------------------ names what exists */
+
+/** The titles of a test file. A template's expressions become wildcards, whose text must stand in the file by itself. */
+export function titlesOf(file: SourceFile): { readonly exact: ReadonlySet<string>; readonly forms: readonly RegExp[] } {
+  const exact = new Set<string>();
+  const forms: RegExp[] = [];
+  for (const { node } of nodesOf(treeOf(file))) {
+    if (node.type !== 'CallExpression') continue;
+    const callee = node.callee as Tree;
+    const word = nameOf(callee.type === 'MemberExpression' ? callee.property : callee) ?? '';
+    if (!['test', 'it', 'describe', 'suite'].includes(word)) continue;
+    const [title] = node.arguments as Tree[];
+    const plain = stringOf(title);
+    if (plain !== null) exact.add(plain);
+    else if (title?.type === 'TemplateLiteral') forms.push(formOf(title));
+  }
+  return { exact, forms };
+}
+
+function formOf(template: Tree): RegExp {
+  const quasis = template.quasis as { value: { cooked: string } }[];
+  const parts = quasis.map((quasi) => quasi.value.cooked.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'));
+  return new RegExp(`^${parts.join('(.+?)')}$`);
+}
+
+function hasTitle(file: SourceFile, title: string): boolean {
+  const { exact, forms } = titlesOf(file);
+  if (exact.has(title)) return true;
+  const strings = stringsOf(file);
+  return forms.some((form) => {
+    const pieces = form.exec(title)?.slice(1);
+    return pieces?.every((piece) => strings.has(piece)) ?? false;
+  });
+}
+
+function stringsOf(file: SourceFile): Set<string> {
+  return new Set([...nodesOf(treeOf(file))].map(({ node }) => stringOf(node)).filter((text) => text !== null));
+}
+
+/** A `test` cell holds `path › title`, several of them joined by `<br>`. Other cells of the column are offences. */
+export function testsExist(document: SourceFile, files: readonly SourceFile[]): Offence[] {
+  const rows = tablesOf(document.text).flatMap((table) => table.rows.filter((row) => 'test' in row.cells));
+  if (rows.length === 0) return [`${document.path}:1 has no row with a test`];
+  return rows.flatMap(({ line, cells }) =>
+    (cells.test ?? '').split(/\s*<br>\s*/).flatMap((reference) => {
+      const [path = '', title = ''] = reference.split(' › ');
+      const file = files.find((candidate) => candidate.path === path);
+      if (!file) return [`${document.path}:${line} names no test file: ${reference || 'an empty cell'}`];
+      return hasTitle(file, title) ? [] : [`${document.path}:${line} ${path} has no test "${title}"`];
+    }),
+  );
+}
+
+const topFolders = 'src|tests|docs|contracts|examples|scripts|bench|deploy|\\.ci|\\.github';
+const mention = new RegExp(
+  `(?<![\\w./-])(?:${topFolders})/[\\w./*-]*|(?<![\\w./-])[\\w.-]+\\.(?:md|json)(?![\\w/])`,
+  'g',
+);
+
+/** Every path that a document names, in a link or in words, exists. `*` stands for anything. */
+export function pathsExist(document: SourceFile, files: readonly SourceFile[]): Offence[] {
+  const paths = files.map((file) => file.path);
+  const exists = (path: string) => {
+    const clean = path.replace(/\/+$/, '');
+    if (clean.includes('*')) return paths.some((candidate) => patternOf(clean).test(candidate));
+    return paths.some((candidate) => candidate === clean || candidate.startsWith(`${clean}/`));
+  };
+  const folder = dirname(document.path);
+  return document.text.split('\n').flatMap((text, index) => {
+    const links = [...text.matchAll(/\]\((?!\w+:)([^)#\s]*)(?:#[^)]*)?\)/g)]
+      .map(([, target = '']) => target)
+      .filter(Boolean);
+    const lost = links.map((target) => normalize(join(folder, target))).filter((target) => !exists(target));
+    const words = text.replace(/\]\([^)]*\)/g, ']').replace(/\w+:\/\/\S+/g, '');
+    for (const [found] of words.matchAll(mention)) {
+      const path = found.replace(/[.,;:]+$/, '');
+      const beside = normalize(join(folder, path));
+      if (!exists(path) && !(!path.includes('/') && exists(beside))) lost.push(path);
+    }
+    return lost.map((path) => `${document.path}:${index + 1} names ${path}, which does not exist`);
+  });
+}
+
+const patternOf = (path: string) => new RegExp(`^${path.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*+/g, '.*')}$`);
+
+/** A link to a heading, in this document or another, finds one. Slugs are GitHub's. */
+export function linksLead(document: SourceFile, files: readonly SourceFile[]): Offence[] {
+  const slugs = (text: string) =>
+    [...text.matchAll(/^#+\s+(.*)$/gm)].map(([, title = '']) =>
+      title
+        .toLowerCase()
+        .replace(/[^\p{L}\p{N}\s_-]/gu, '')
+        .replace(/\s/g, '-'),
+    );
+  return document.text.split('\n').flatMap((text, index) =>
+    [...text.matchAll(/\]\((?!\w+:)([^)#\s]*)#([^)\s]+)\)/g)].flatMap(([, target = '', slug = '']) => {
+      const path = target === '' ? document.path : normalize(join(dirname(document.path), target));
+      const other = files.find((file) => file.path === path);
+      // A lost file is `pathsExist`'s to tell.
+      if (!other || slugs(other.text).includes(slug)) return [];
+      return [`${document.path}:${index + 1} links to #${slug}, which ${path} has not`];
+    }),
+  );
+}
+
+/** Names of what the pipeline counts and observes, in the code and in the `metric` column of a document. */
+export function metricsEqual(document: SourceFile, files: readonly SourceFile[]): Offence[] {
+  const expected = new Set<string>();
+  for (const file of files) {
+    for (const { node } of nodesOf(treeOf(file))) {
+      const callee = node.callee;
+      if (node.type !== 'CallExpression' || !isTree(callee) || callee.type !== 'MemberExpression') continue;
+      const meter = nameOf(callee.object) ?? nameOf((callee.object as Tree).property);
+      const name = stringOf((node.arguments as Tree[])[0]);
+      if (meter === 'meter' && name !== null) expected.add(name);
+    }
+  }
+  const rows = tablesOf(document.text)
+    .flatMap((table) => table.rows)
+    .filter((row) => row.cells.from === 'pipeline')
+    .map((row) => ({ line: row.line, key: row.cells.metric ?? '' }));
+  return differences(document.path, expected, rows);
+}
