@@ -31,14 +31,19 @@ export function publishing(promised: Promised): void {
   promised('an idle consumer has a message of another client within a moment', async ({ open }) => {
     const consumer = await (await open()).consumer(patient);
     const publisher = await open();
-    const waiting = receive(consumer);
-    await nothing(await publisher.consumer(patient), 300);
-    const startedAt = performance.now();
-    await publish(publisher, 'quick');
-    assert.equal(text(await waiting), 'quick');
-    // 5 to 15 ms on a quiet machine; the bound tells a wake-up from the next look of a sleeper.
-    const tookMs = performance.now() - startedAt;
-    assert.ok(tookMs < 500, `expected a delivery within 500 ms, received it after ${tookMs} ms`);
+    const beside = await publisher.consumer(patient);
+    const tookMs: number[] = [];
+    for (const id of ['a', 'b', 'c', 'd', 'e']) {
+      const waiting = receive(consumer);
+      await nothing(beside, 50);
+      const startedAt = performance.now();
+      await publish(publisher, id);
+      await (await waiting).ack();
+      tookMs.push(performance.now() - startedAt);
+    }
+    // 4 to 15 ms on a quiet machine; the bound tells a wake-up from the next look of a sleeper, on any machine.
+    const median = tookMs.sort((one, other) => one - other)[2] ?? Number.POSITIVE_INFINITY;
+    assert.ok(median < 400, `expected deliveries within 400 ms, received them after ${tookMs.map(Math.round)} ms`);
   });
 
   promised('a message over 1 KiB is refused, and the next one is not', async ({ open }) => {
