@@ -62,6 +62,7 @@ export interface HttpSettings {
   readonly host: string;
   readonly port: number;
   readonly uploadBytesMax: number;
+  readonly uploadMsMax: number;
   readonly stallMs: number;
   readonly pixelsMax: number;
   readonly pixelsMaxAvif: number;

@@ -44,6 +44,9 @@ export async function installReference(app: App): Promise<void> {
     scope.addHook('onRoute', (route) => {
       route.config = { ...route.config, access: 'public' };
     });
+    scope.addHook('onRoute', (route) => {
+      route.config = { ...route.config, access: 'public' };
+    });
     scope.addHook('onRequest', async (_request, reply) => {
       // The reference is one script that styles itself; it may talk to this server alone.
       reply.header(

@@ -45,18 +45,20 @@ export function problemOf(
 ): { status: number; headers: Record<string, string>; body: Problem } {
   const { status, title } = catalogue[error.code];
   const headers: Record<string, string> = { 'content-type': problemType, 'cache-control': 'no-store' };
-  if (error.retryAfterSeconds !== null)
+  if (error.retryAfterSeconds !== null) {
     headers['retry-after'] = String(Math.max(1, Math.ceil(error.retryAfterSeconds)));
+  }
   // RFC 9110, sections 11.6.1 and 10.2.1: a 401 names its scheme, a 405 the methods.
   // RFC 6750, section 3.1: nor does it keep quiet about a token that was sent in vain.
-  const refused = error.members.error === 'invalid_token' ? ', error="invalid_token"' : '';
+  const { allow, error: reason, ...members } = error.members;
+  const refused = reason === undefined ? '' : `, error="${reason}"`;
   if (status === 401) headers['www-authenticate'] = `Bearer realm="skrepka"${refused}`;
-  if (typeof error.members.allow === 'string') headers.allow = error.members.allow;
+  if (allow !== undefined) headers.allow = String(allow);
   return {
     status: status ?? 500,
     headers,
     body: {
-      ...error.members,
+      ...members,
       type: `/problems/${error.code}`,
       title,
       status: status ?? 500,

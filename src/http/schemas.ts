@@ -9,6 +9,7 @@ import { attachmentStates, variantNames } from '../pipeline/attachment.ts';
 import { limits } from '../pipeline/message.ts';
 import type { App } from './app.ts';
 
+export { TypeBoxValidatorCompiler as compileSchema } from '@fastify/type-provider-typebox';
 export { type Static, Type };
 
 /** A reference to a shared schema, typed as what it stands for. */

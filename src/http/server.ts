@@ -9,22 +9,25 @@
  * { 200: Shape, ...problems('not_found') } } }, handler)`. `userOf(request)` is the account that asks. A 401 and, for
  * operators, a 403 are declared for every route with access `user` or `admin`; the rest of its refusals it names itself.
  */
-import { type TypeBoxTypeProvider, TypeBoxValidatorCompiler } from '@fastify/type-provider-typebox';
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import Fastify, { type FastifyReply, type FastifyRequest, type RouteOptions } from 'fastify';
 import packageFile from '../../package.json' with { type: 'json' };
 import { describe, SkrepkaError } from '../errors.ts';
 import { newId } from '../ids.ts';
 import type { App, HttpDeps, HttpSettings } from './app.ts';
+import { attachmentRoutes } from './attachments.ts';
 import { authenticate } from './auth.ts';
 import { chatRoutes } from './chats.ts';
 import { answerAndClose, answerBrokenConnection, bodyIsOpen, holdContinue } from './connections.ts';
+import { contentRoutes } from './content.ts';
 import { installContract, installReference } from './docs.ts';
 import { readJson } from './json.ts';
 import { messageRoutes } from './messages.ts';
 import { operatorRoutes } from './operator.ts';
 import { peopleRoutes } from './people.ts';
 import { problemOf, toCatalogue } from './problems.ts';
-import { addSharedSchemas, problems } from './schemas.ts';
+import { addSharedSchemas, compileSchema, problems } from './schemas.ts';
+import { systemRoutes } from './system.ts';
 
 /** A socket on which nothing moves in either direction is closed; long-polls and stalled uploads end earlier. */
 const idleSocketMs = 120_000;
@@ -40,7 +43,15 @@ export interface HttpServer {
 
 type Routes = (app: App, deps: HttpDeps, settings: HttpSettings) => void;
 
-const routes: readonly Routes[] = [peopleRoutes, chatRoutes, messageRoutes, operatorRoutes];
+const routes: readonly Routes[] = [
+  systemRoutes,
+  attachmentRoutes,
+  contentRoutes,
+  peopleRoutes,
+  chatRoutes,
+  messageRoutes,
+  operatorRoutes,
+];
 
 /** Builds the whole server, ready to listen. */
 export async function createServer(deps: HttpDeps, settings: HttpSettings): Promise<HttpServer> {
@@ -100,7 +111,7 @@ function createApp(deps: HttpDeps): App {
     },
   })
     .withTypeProvider<TypeBoxTypeProvider>()
-    .setValidatorCompiler(TypeBoxValidatorCompiler);
+    .setValidatorCompiler(compileSchema);
 }
 
 /* ------------------------------------------------------------------- every answer */

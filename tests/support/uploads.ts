@@ -1,0 +1,236 @@
+/**
+ * The real HTTP server with a real intake for tests of uploads and downloads: real database, real file blobs, real
+ * recognition of types. No worker runs: `publish` and `fail` settle a job by hand.
+ */
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { connect, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import type { TestContext } from 'node:test';
+import { createFileBlobs } from '../../src/drivers/blobs-file.ts';
+import { createSystemClock } from '../../src/drivers/clock-system.ts';
+import { createSniffer } from '../../src/drivers/sniffer-file-type.ts';
+import type { HttpDeps, HttpSettings } from '../../src/http/app.ts';
+import { createAccept } from '../../src/pipeline/accept.ts';
+import { attemptPrefix, stagingKey, type Variant, type VariantName } from '../../src/pipeline/attachment.ts';
+import type { Blobs, Reach, Signals } from '../../src/pipeline/ports.ts';
+import type { Claim } from '../../src/pipeline/store.ts';
+import { type Account, type Body, startApi } from './api.ts';
+import { createPoints, eventually, faulty } from './ports-fake.ts';
+import { budgets, newClaim } from './store.ts';
+
+export const sha256 = (bytes: Uint8Array | string) => createHash('sha256').update(bytes).digest('hex');
+
+/** The beginning of a real PNG, which is all that recognition looks at, and a body that tells pictures apart. */
+export function png(word = 'a', size = 0): Buffer {
+  const head = Buffer.from('89504e470d0a1a0a0000000d494844520000000100000001080200000090776d', 'hex');
+  return Buffer.concat([head, Buffer.from(word), Buffer.alloc(size, word)]);
+}
+
+export interface UploadOptions {
+  readonly settings?: Partial<HttpSettings>;
+  readonly deps?: (real: HttpDeps) => Partial<HttpDeps>;
+}
+
+export type Uploads = Awaited<ReturnType<typeof startUploads>>;
+
+export async function startUploads(t: TestContext, options: UploadOptions = {}) {
+  const dir = await mkdtemp(join(tmpdir(), 'skrepka-http-'));
+  t.after(() => rm(dir, { recursive: true, force: true }));
+  const objects = join(dir, 'objects');
+  const blobs = faulty(createFileBlobs({ dir: objects }));
+  const signals = createLocalSignals();
+  const points = createPoints();
+  const api = await startApi(t, {
+    ...(options.settings && { settings: options.settings }),
+    deps(real) {
+      const deps = withIntake(real, options.settings ?? {}, { blobs: blobs.port, signals, reach: points.reach });
+      return { ...deps, ...options.deps?.(deps) };
+    },
+  });
+  const ada = await api.account('ada');
+
+  /** Rows, jobs, keys and objects: all that an upload may leave behind. */
+  const remains = async () => {
+    const count = async (table: string) =>
+      Number((await api.pool.query(`select count(*) from ${table}`)).rows[0].count);
+    return {
+      attachments: await count('attachments'),
+      jobs: await count('jobs'),
+      keys: await count('idempotency_keys'),
+      files: (await filesBelow(objects)).length,
+    };
+  };
+
+  return {
+    ...api,
+    ada,
+    blobs,
+    signals,
+    points,
+    remains,
+    ...settlements(api, blobs.port, signals),
+    send: sender(api.url, ada),
+  };
+}
+
+export const nothing = { attachments: 0, jobs: 0, keys: 0, files: 0 };
+
+function withIntake(
+  real: HttpDeps,
+  { uploadBytesMax = 1024 * 1024 }: Partial<HttpSettings>,
+  parts: Pick<HttpDeps, 'blobs' | 'signals'> & { reach: Reach },
+): HttpDeps {
+  const clock = createSystemClock();
+  const { store, log, meter } = real;
+  const { blobs, signals, reach } = parts;
+  const accept = createAccept(
+    { store, blobs, sniffer: createSniffer(), clock, log, reach, meter },
+    { uploadBytesMax, uploadMsMax: 3_600_000, idempotencyMs: 86_400_000, reservationMs: 3000 },
+  );
+  const metrics = { contentType: 'text/plain; version=0.0.4; charset=utf-8', render: async () => 'up 1\n' };
+  const broker = { health: async () => undefined, depth: async () => ({ waiting: 0, inFlight: 0 }) };
+  return { ...real, blobs, broker, accept, signals, clock, metrics };
+}
+
+/** Every file below a folder, temporary ones included; none when the folder is not there. */
+async function filesBelow(dir: string): Promise<string[]> {
+  const entries = await readdir(dir, { recursive: true, withFileTypes: true }).catch(() => []);
+  return entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath, entry.name));
+}
+
+/** Signals that reach listeners of this process at once. */
+function createLocalSignals(): Signals & { listeners: () => number } {
+  const all = new Set<(id: string | null) => void>();
+  return {
+    announce(topic, id) {
+      if (topic === 'changed') for (const listener of all) listener(id ?? null);
+    },
+    listen(_topic, listener) {
+      all.add(listener);
+      return () => void all.delete(listener);
+    },
+    async close() {},
+    listeners: () => all.size,
+  };
+}
+
+/* ---------------------------------------------------------- jobs, settled by hand */
+
+function settlements(
+  { pool, store }: Pick<Awaited<ReturnType<typeof startApi>>, 'pool' | 'store'>,
+  blobs: Blobs,
+  signals: Signals,
+) {
+  async function claim(id: string): Promise<Claim> {
+    const { rows } = await pool.query('select id from jobs where attachment_id = $1', [id]);
+    const result = await store.claim(newClaim(rows[0].id));
+    return result.kind === 'claimed' ? result.claim : assert.fail(JSON.stringify(result));
+  }
+  return {
+    claim,
+    /** Publishes the staged original and three small variants, as a worker would. */
+    async publish(id: string): Promise<void> {
+      const { attempt, kind } = await claim(id);
+      const prefix = attemptPrefix(id, attempt.version, attempt.fence, attempt.attemptId);
+      await blobs.copy(stagingKey(id), `${prefix}original.bin`);
+      const variants =
+        kind === 'file' ? [] : await Promise.all(variantTypes.map((type) => putVariant(blobs, prefix, type)));
+      const seen = kind === 'file' ? null : 1;
+      const settled = await store.settle(
+        attempt,
+        {
+          originalKey: `${prefix}original.bin`,
+          width: seen,
+          height: seen,
+          frames: seen,
+          placeholder: kind === 'file' ? null : 'AAAA',
+          variants,
+        },
+        { graceMs: 0, replacedMs: 0, who: 'test' },
+      );
+      assert.equal(settled, 'ready');
+      signals.announce('changed', id);
+    },
+    async fail(id: string): Promise<void> {
+      const { attempt } = await claim(id);
+      const failure = { code: 'corrupt_image', detail: 'inside /secret', retryMs: 0 } as const;
+      assert.equal(await store.fail(attempt, failure, { budgets, graceMs: 0, who: 'test' }), 'failed');
+      signals.announce('changed', id);
+    },
+  };
+}
+
+const variantTypes: readonly [VariantName, string][] = [
+  ['thumbnail', 'image/jpeg'],
+  ['crop', 'image/jpeg'],
+  ['optimized', 'image/webp'],
+];
+
+async function putVariant(blobs: Blobs, prefix: string, [name, contentType]: [VariantName, string]): Promise<Variant> {
+  const bytes = Buffer.from(`${name} of ${prefix}`);
+  const key = `${prefix}${name}.bin`;
+  await blobs.put(key, Readable.from([bytes]));
+  return { name, contentType, width: 1, height: 1, size: bytes.length, sha256: sha256(bytes), key };
+}
+
+/* --------------------------------------------------------------------- requests */
+
+interface Sent {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly body: Body;
+}
+
+/** Uploads as `ada`: `send(bytes, headers, query)` raw, or a `FormData`. */
+function sender(url: string, ada: Account) {
+  return async (
+    body: NonNullable<RequestInit['body']>,
+    headers: Record<string, string> = {},
+    query = '',
+  ): Promise<Sent> => {
+    const response = await fetch(`${url}/v1/attachments${query}`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${ada.token}`, ...headers },
+      body,
+      ...(body instanceof ReadableStream ? { duplex: 'half' } : {}),
+    } as RequestInit);
+    return { status: response.status, headers: response.headers, body: (await response.json()) as Body };
+  };
+}
+
+/** A connection on which a test says every byte itself, and reads what comes back. */
+export async function dial(t: TestContext, url: string) {
+  const socket: Socket = connect({ port: Number(new URL(url).port), host: '127.0.0.1' });
+  t.after(async () => void socket.destroy());
+  let received = '';
+  let closed = false;
+  socket.setEncoding('latin1').on('data', (text: string) => {
+    received += text;
+  });
+  socket
+    .on('error', () => undefined)
+    .on('close', () => {
+      closed = true;
+    });
+  await new Promise<void>((resolve) => socket.once('connect', resolve));
+  return {
+    socket,
+    received: () => received,
+    /** Resolves when the text has arrived. */
+    until: (text: string) => eventually(`"${text}" in ${JSON.stringify(received)}`, () => received.includes(text)),
+    untilClosed: (withinMs = 10_000) => eventually('the connection closed', () => closed, withinMs),
+    /** Writes with back-pressure. */
+    write: (bytes: Uint8Array | string) =>
+      new Promise<void>((resolve, reject) => socket.write(bytes, (error) => (error ? reject(error) : resolve()))),
+  };
+}
+
+/** The head of an upload request, ready to be followed by its body. */
+export function uploadHead(token: string, headers: Record<string, string | number>): string {
+  const lines = Object.entries({ host: 'x', authorization: `Bearer ${token}`, ...headers });
+  return `POST /v1/attachments HTTP/1.1\r\n${lines.map(([name, value]) => `${name}: ${value}\r\n`).join('')}\r\n`;
+}
