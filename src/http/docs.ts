@@ -9,7 +9,8 @@ import type { App } from './app.ts';
 const description = `Upload a picture, get back the same bytes and three variants, made by a pipeline that survives crashes.
 
 Errors are \`application/problem+json\` (RFC 9457) with a stable \`code\`. Any route may also answer 500 \`internal\`,
-and 503 \`unavailable\` with \`Retry-After\` while a dependency is down. Lists are newest first, a page at a time.`;
+and 400 \`malformed_request\`, 408 \`request_timeout\` or 431 \`headers_too_large\` to what is not a whole request. A 503
+has \`Retry-After\`: a dependency is down. Lists are newest first, a page at a time.`;
 
 /** Registers the collector of schemas. Before the routes. */
 export async function installContract(app: App, version: string): Promise<void> {

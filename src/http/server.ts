@@ -201,17 +201,18 @@ function matches(pattern: string, path: string): boolean {
   return wanted.length === given.length && wanted.every((part, at) => part.startsWith(':') || part === given[at]);
 }
 
-/** Tells the OpenAPI document who may call a route, from the same word that `auth.ts` obeys. */
+/**
+ * Tells the OpenAPI document who may call a route, from the same word that `auth.ts` obeys, and what asking who it is may
+ * end with. What a route says of the same status itself goes before.
+ */
 function declareAccess(app: App): void {
+  const ofUsers = problems('unauthorized', 'unavailable');
+  const ofOperators = problems('unauthorized', 'forbidden', 'unavailable');
   app.addHook('onRoute', (route: RouteOptions) => {
     const access = route.config?.access ?? 'user';
     if (!route.schema || access === 'public') return;
     const schema = route.schema as typeof route.schema & { security?: object[]; response?: Record<number, object> };
     schema.security ??= [{ bearer: [] }];
-    const own = schema.response ?? {};
-    schema.response = {
-      ...problems(...(access === 'admin' ? (['unauthorized', 'forbidden'] as const) : (['unauthorized'] as const))),
-      ...own,
-    };
+    schema.response = { ...(access === 'admin' ? ofOperators : ofUsers), ...schema.response };
   });
 }

@@ -52,6 +52,7 @@ const settings: HttpSettings = {
   host: '127.0.0.1',
   port: 0,
   uploadBytesMax: 1024 * 1024,
+  uploadMsMax: 3_600_000,
   stallMs: 10_000,
   pixelsMax: 50_000_000,
   pixelsMaxAvif: 16_000_000,
