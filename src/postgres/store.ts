@@ -35,15 +35,49 @@ export function createStore(
   }
 
   return {
-    admit: () => attachments.admit(pool),
-    reserve: (name) => idempotency.reserve(pool, name),
-    extendReservation: (name) => idempotency.extendReservation(pool, name),
-    dropReservation: (name) => idempotency.dropReservation(pool, name),
+    ...untold(pool),
     async accept(upload) {
       const acceptance = await attachments.accept(pool, upload);
       if (acceptance.kind === 'accepted') signals.announce('due');
       return acceptance;
     },
+    async claim(request) {
+      const { result, changed } = await claims.claim(pool, request);
+      if (changed !== null) signals.announce('changed', changed);
+      return result;
+    },
+    settle: async (attempt, result, options) =>
+      told(attempt.attachmentId, await endings.settle(pool, attempt, result, options)),
+    fail: async (attempt, failure, options) =>
+      told(attempt.attachmentId, await endings.fail(pool, attempt, failure, options)),
+    release: async (attempt, options) => told(attempt.attachmentId, await endings.release(pool, attempt, options)),
+    async deleteAttachment(ownerId, id, { graceMs }) {
+      const deleted = await attachments.deleteAttachment(pool, ownerId, id, graceMs);
+      if (deleted) signals.announce('changed', id);
+      return deleted;
+    },
+    lead(name, work) {
+      const led = cleanups.lead(pool, name, work, { checkMs: leadCheckMs, closing: closing.signal });
+      const done = led.catch(() => undefined).finally(() => leads.delete(done));
+      leads.add(done);
+      return led;
+    },
+    async close() {
+      closing.abort();
+      await Promise.all(leads);
+    },
+  };
+}
+
+type Told = 'accept' | 'claim' | 'settle' | 'fail' | 'release' | 'deleteAttachment' | 'lead' | 'close';
+
+/** The verbs after which nobody needs to be woken. */
+function untold(pool: Pool): Omit<Store, Told> {
+  return {
+    admit: () => attachments.admit(pool),
+    reserve: (name) => idempotency.reserve(pool, name),
+    extendReservation: (name) => idempotency.extendReservation(pool, name),
+    dropReservation: (name) => idempotency.dropReservation(pool, name),
 
     takeDue: (options) => bells.takeDue(pool, options),
     markRung: (ring, options) => bells.markRung(pool, ring, options),
@@ -52,26 +86,9 @@ export function createStore(
     recentWaitMs: () => bells.recentWaitMs(pool),
     untilDueMs: (capMs) => bells.untilDueMs(pool, capMs),
 
-    async claim(request) {
-      const { result, changed } = await claims.claim(pool, request);
-      if (changed !== null) signals.announce('changed', changed);
-      return result;
-    },
     readAttempt: (jobId, attemptId) => claims.readAttempt(pool, jobId, attemptId),
     renew: (attempt, options) => claims.renew(pool, attempt, options),
 
-    settle: async (attempt, result, options) =>
-      told(attempt.attachmentId, await endings.settle(pool, attempt, result, options)),
-    fail: async (attempt, failure, options) =>
-      told(attempt.attachmentId, await endings.fail(pool, attempt, failure, options)),
-    release: async (attempt, options) => told(attempt.attachmentId, await endings.release(pool, attempt, options)),
-
-    lead(name, work) {
-      const led = cleanups.lead(pool, name, work, { checkMs: leadCheckMs, closing: closing.signal });
-      const done = led.catch(() => undefined).finally(() => leads.delete(done));
-      leads.add(done);
-      return led;
-    },
     dueCleanups: (limit) => cleanups.dueCleanups(pool, limit),
     namedAmong: (keys) => cleanups.namedAmong(pool, keys),
     passedCleanup: (cleanup, againMs) => cleanups.passedCleanup(pool, cleanup, againMs),
@@ -82,20 +99,10 @@ export function createStore(
     acceptedAttachment: (ownerId, id) => attachments.acceptedAttachment(pool, ownerId, id),
     listAttachments: (ownerId, filter) => attachments.listAttachments(pool, ownerId, filter),
     editAlt: (ownerId, id, alt) => attachments.editAlt(pool, ownerId, id, alt),
-    async deleteAttachment(ownerId, id, { graceMs }) {
-      const deleted = await attachments.deleteAttachment(pool, ownerId, id, graceMs);
-      if (deleted) signals.announce('changed', id);
-      return deleted;
-    },
     queue: () => queue.queue(pool),
     listJobs: (filter) => queue.listJobs(pool, filter),
     job: (id) => queue.job(pool, id),
-
     health: () => health(pool),
-    async close() {
-      closing.abort();
-      await Promise.all(leads);
-    },
   };
 }
 
