@@ -2,7 +2,7 @@
 import { SkrepkaError } from '../errors.ts';
 import { handlePattern, limits, type User } from '../pipeline/message.ts';
 import { type App, type HttpDeps, type HttpSettings, userOf } from './app.ts';
-import { createDoorkeeper, type LoggedIn, tokenHashOf } from './auth.ts';
+import { createDoorkeeper, type Doorkeeper, type LoggedIn, tokenHashOf } from './auth.ts';
 import { Id, problems, type Static, Time, Type } from './schemas.ts';
 import { textPattern } from './text.ts';
 
@@ -44,7 +44,11 @@ const Credentials = Type.Object(
 /** `/v1/users`, `/v1/sessions`. */
 export function peopleRoutes(app: App, deps: HttpDeps, settings: HttpSettings): void {
   const doorkeeper = createDoorkeeper(deps.people, settings);
+  userRoutes(app, doorkeeper);
+  sessionRoutes(app, deps, doorkeeper);
+}
 
+function userRoutes(app: App, doorkeeper: Doorkeeper): void {
   app.post(
     '/v1/users',
     {
@@ -77,6 +81,22 @@ export function peopleRoutes(app: App, deps: HttpDeps, settings: HttpSettings): 
     },
   );
 
+  app.get(
+    '/v1/users/me',
+    {
+      config: { access: 'user' },
+      schema: {
+        tags: ['people'],
+        operationId: 'me',
+        summary: 'The account that is asking',
+        response: { 200: UserShape },
+      },
+    },
+    async (request) => shapeUser(userOf(request)),
+  );
+}
+
+function sessionRoutes(app: App, deps: HttpDeps, doorkeeper: Doorkeeper): void {
   app.post(
     '/v1/sessions',
     {
@@ -127,20 +147,6 @@ export function peopleRoutes(app: App, deps: HttpDeps, settings: HttpSettings): 
       await deps.people.endSession(tokenHash);
       return reply.code(204).send(null);
     },
-  );
-
-  app.get(
-    '/v1/users/me',
-    {
-      config: { access: 'user' },
-      schema: {
-        tags: ['people'],
-        operationId: 'me',
-        summary: 'The account that is asking',
-        response: { 200: UserShape },
-      },
-    },
-    async (request) => shapeUser(userOf(request)),
   );
 }
 
