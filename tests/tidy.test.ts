@@ -33,6 +33,7 @@ import {
   titlesPromise,
 } from './support/tidy-repository.ts';
 import {
+  decoderInChildrenOnly,
   dependencyRule,
   environmentInConfigOnly,
   erasableSyntax,
@@ -77,6 +78,7 @@ describe('code', () => {
     none(stepHeaders(files)));
   test('nothing is left to do by a comment', () => none(nothingLeftToDo(files)));
   test('there is no enum, no decorator and no class but of errors', () => none(erasableSyntax(files)));
+  test('no role loads the decoder: only the children that render do', () => none(decoderInChildrenOnly(files)));
   test('every module of src is reached from src/main.ts', () => none(reachable(files)));
 });
 

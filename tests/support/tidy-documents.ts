@@ -166,21 +166,23 @@ export function recipesEqual(recipes: Iterable<Recipe>, current: number, documen
 
 /* ------------------------------------------------------------------ names what exists */
 
-/** The titles of a test file. A template's expressions become wildcards, whose text must stand in the file by itself. */
-export function titlesOf(file: SourceFile): { readonly exact: ReadonlySet<string>; readonly forms: readonly RegExp[] } {
-  const exact = new Set<string>();
-  const forms: RegExp[] = [];
-  for (const { node } of nodesOf(treeOf(file))) {
-    if (node.type !== 'CallExpression') continue;
-    const callee = node.callee as Tree;
-    const word = nameOf(callee.type === 'MemberExpression' ? callee.property : callee) ?? '';
-    if (!['test', 'it', 'describe', 'suite'].includes(word)) continue;
-    const [title] = node.arguments as Tree[];
-    const plain = stringOf(title);
-    if (plain !== null) exact.add(plain);
-    else if (title?.type === 'TemplateLiteral') forms.push(formOf(title));
-  }
-  return { exact, forms };
+/** A title as it stands in the file; that of a template as a form, whose gaps the pieces of a case fill. */
+type Title = string | RegExp;
+
+/** The titles of a file: of each block or test its own, after those of the blocks around it. */
+function titlesOf(file: SourceFile): Title[][] {
+  return [...nodesOf(treeOf(file))].flatMap(({ node, ancestors }) => {
+    const own = titleOf(node);
+    return own === null ? [] : [[...ancestors.map(titleOf).filter((title) => title !== null), own]];
+  });
+}
+
+/** Whatever takes a title and a function: test, it, describe, or the word of a suite that runs against several drivers. */
+function titleOf(node: Tree): Title | null {
+  if (node.type !== 'CallExpression') return null;
+  const [title, ...rest] = node.arguments as Tree[];
+  if (!title || !rest.some((argument) => /Function/.test(argument.type))) return null;
+  return stringOf(title) ?? (title.type === 'TemplateLiteral' ? formOf(title) : null);
 }
 
 function formOf(template: Tree): RegExp {
@@ -189,30 +191,38 @@ function formOf(template: Tree): RegExp {
   return new RegExp(`^${parts.join('(.+?)')}$`);
 }
 
-function hasTitle(file: SourceFile, title: string): boolean {
-  const { exact, forms } = titlesOf(file);
-  if (exact.has(title)) return true;
-  const strings = stringsOf(file);
-  return forms.some((form) => {
-    const pieces = form.exec(title)?.slice(1);
-    return pieces?.every((piece) => strings.has(piece)) ?? false;
+/** `wanted`: the title of a test, after those of as many blocks around it as make it clear. */
+function hasTitle(file: SourceFile, wanted: readonly string[]): boolean {
+  const cases = casesOf(file);
+  const fits = (title: Title | undefined, text: string) => {
+    if (title === undefined || typeof title === 'string') return title === text;
+    const pieces = title.exec(text)?.slice(1);
+    return pieces !== undefined && cases.some((strings) => pieces.every((piece) => strings.has(piece)));
+  };
+  return titlesOf(file).some((titles) => wanted.every((text, index) => fits(titles.at(index - wanted.length), text)));
+}
+
+/** Strings that stand together: those of one object or array, as in a table of cases; and each string by itself. */
+function casesOf(file: SourceFile): Set<string>[] {
+  return [...nodesOf(treeOf(file))].map(({ node }) => {
+    const members = ((node.properties ?? node.elements ?? [node]) as (Tree | null)[]).map((member) =>
+      stringOf(member?.type === 'Property' ? member.value : member),
+    );
+    return new Set(members.filter((text) => text !== null));
   });
 }
 
-function stringsOf(file: SourceFile): Set<string> {
-  return new Set([...nodesOf(treeOf(file))].map(({ node }) => stringOf(node)).filter((text) => text !== null));
-}
-
-/** A `test` cell holds `path › title`, several of them joined by `<br>`. Other cells of the column are offences. */
+/** A `test` cell holds `path › title` or `path › block › title`, several of them joined by `<br>`. Other cells of the column are offences. */
 export function testsExist(document: SourceFile, files: readonly SourceFile[]): Offence[] {
   const rows = tablesOf(document.text).flatMap((table) => table.rows.filter((row) => 'test' in row.cells));
   if (rows.length === 0) return [`${document.path}:1 has no row with a test`];
   return rows.flatMap(({ line, cells }) =>
     (cells.test ?? '').split(/\s*<br>\s*/).flatMap((reference) => {
-      const [path = '', title = ''] = reference.split(' › ');
-      const file = files.find((candidate) => candidate.path === path);
-      if (!file) return [`${document.path}:${line} names no test file: ${reference || 'an empty cell'}`];
-      return hasTitle(file, title) ? [] : [`${document.path}:${line} ${path} has no test "${title}"`];
+      const [path = '', ...titles] = reference.split(' › ');
+      const file = files.find((candidate) => candidate.path === path && path.startsWith('tests/'));
+      if (!file || titles.length === 0)
+        return [`${document.path}:${line} names no test: ${reference || 'an empty cell'}`];
+      return hasTitle(file, titles) ? [] : [`${document.path}:${line} ${path} has no test "${titles.join(' › ')}"`];
     }),
   );
 }
@@ -269,21 +279,28 @@ export function linksLead(document: SourceFile, files: readonly SourceFile[]): O
   );
 }
 
-/** Names of what the pipeline counts and observes, in the code and in the `metric` column of a document. */
+/** Every metric that the code counts, observes or lists as a gauge, and every row with a `metric` in the document. */
 export function metricsEqual(document: SourceFile, files: readonly SourceFile[]): Offence[] {
   const expected = new Set<string>();
   for (const file of files) {
-    for (const { node } of nodesOf(treeOf(file))) {
-      const callee = node.callee;
-      if (node.type !== 'CallExpression' || !isTree(callee) || callee.type !== 'MemberExpression') continue;
-      const meter = nameOf(callee.object) ?? nameOf((callee.object as Tree).property);
-      const name = stringOf((node.arguments as Tree[])[0]);
-      if (meter === 'meter' && name !== null) expected.add(name);
-    }
+    for (const { node } of nodesOf(treeOf(file))) for (const name of metricsOf(node)) expected.add(`skrepka_${name}`);
   }
   const rows = tablesOf(document.text)
     .flatMap((table) => table.rows)
-    .filter((row) => row.cells.from === 'pipeline')
+    .filter((row) => 'metric' in row.cells)
     .map((row) => ({ line: row.line, key: row.cells.metric ?? '' }));
   return differences(document.path, expected, rows);
+}
+
+/** `meter.count('x')`, `deps.meter.observe('x', …)`, and the keys of a constant named `…Gauges`. */
+function metricsOf(node: Tree): string[] {
+  if (node.type === 'VariableDeclarator' && /Gauges$/.test(nameOf(node.id) ?? '') && isTree(node.init)) {
+    const properties = (node.init.properties ?? []) as Tree[];
+    return properties.map((property) => nameOf(property.key) ?? '');
+  }
+  const callee = node.callee;
+  if (node.type !== 'CallExpression' || !isTree(callee) || callee.type !== 'MemberExpression') return [];
+  const meter = nameOf(callee.object) ?? nameOf((callee.object as Tree).property);
+  const name = stringOf((node.arguments as Tree[])[0]);
+  return meter === 'meter' && name !== null ? [name] : [];
 }

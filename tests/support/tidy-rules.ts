@@ -4,6 +4,7 @@
  * `tidy-documents.ts`.
  */
 import {
+  type ImportOf,
   importsOf,
   isTree,
   lineOf,
@@ -24,7 +25,7 @@ import {
 /* ------------------------------------------------------------------ the dependency rule */
 
 /** Files of `src/` that anybody may import: they import nothing of ours but each other. */
-const leaves = ['errors', 'ids', 'process-tag'];
+const leaves = ['errors', 'ids', 'process-tag', 'roles'];
 const platform = ['settings', 'config', 'telemetry', 'lifecycle'];
 
 /**
@@ -43,16 +44,20 @@ const mayImport: Readonly<Record<string, readonly string[] | 'everything'>> = {
   postgres: ['pipeline', ...leaves],
   drivers: ['pipeline', ...leaves],
   cli: ['pipeline', ...platform, ...leaves],
-  supervisor: [...platform, ...leaves],
+  // The supervisor gets the database from wiring: of the pipeline it knows the log alone.
+  supervisor: ['pipeline', ...platform, ...leaves],
   wiring: 'everything',
   main: ['cli', 'supervisor', 'wiring', ...platform, ...leaves],
 };
+
+/** Files at the top of `src/` that are parts of another. */
+const partOf: Readonly<Record<string, string>> = { child: 'supervisor', 'data-folder': 'supervisor' };
 
 /** The layer of a file of `src/`: its folder or, at the top, its own name. `cli-jobs.ts` is a part of `cli`. */
 function layerOf(path: string): string {
   const [, first = '', second] = path.split('/');
   if (second !== undefined) return first;
-  const name = stem(first);
+  const name = partOf[stem(first)] ?? stem(first);
   return name in mayImport ? name : (name.split('-')[0] ?? name);
 }
 
@@ -285,20 +290,30 @@ export const erasableSyntax: Rule = (files) =>
 
 /** Every module of `src/` is reached from `src/main.ts` by imports or by the URL of a file beside the one that names it. */
 export const reachable: Rule = (files) => {
+  if (!files.some(({ path }) => path === 'src/main.ts')) return ['src/main.ts:1 is missing'];
+  const seen = reachedFrom(files, () => true);
+  return modulesIn(files, 'src/')
+    .filter((file) => !seen.has(file))
+    .map(({ path }) => `${path}:1 is not reached from src/main.ts`);
+};
+
+/** What decodes pictures is loaded by no role: only by the children that are started from its file's URL. */
+export const decoderInChildrenOnly: Rule = (files) =>
+  [...reachedFrom(files, ({ isUrl, typeOnly }) => !isUrl && !typeOnly)].flatMap((file) =>
+    importsOf(file)
+      .filter(({ specifier, typeOnly }) => packageOf(specifier) === 'sharp' && !typeOnly)
+      .map(({ line }) => `${file.path}:${line} loads the decoder into a role`),
+  );
+
+function reachedFrom(files: readonly SourceFile[], follows: (edge: ImportOf) => boolean): Set<SourceFile> {
   const modules = new Map(modulesIn(files, 'src/').map((file) => [file.path, file]));
-  const seen = new Set<string>();
+  const seen = new Set<SourceFile>();
   const open = ['src/main.ts'];
-  if (!modules.has('src/main.ts')) return ['src/main.ts:1 is missing'];
   for (let path = open.pop(); path !== undefined; path = open.pop()) {
     const file = modules.get(path);
-    if (!file || seen.has(path)) continue;
-    seen.add(path);
-    for (const { specifier } of importsOf(file)) {
-      const target = targetOf(file, specifier);
-      if (target) open.push(target);
-    }
+    if (!file || seen.has(file)) continue;
+    seen.add(file);
+    for (const edge of importsOf(file).filter(follows)) open.push(targetOf(file, edge.specifier) ?? '');
   }
-  return [...modules.keys()]
-    .filter((path) => !seen.has(path))
-    .map((path) => `${path}:1 is not reached from src/main.ts`);
-};
+  return seen;
+}

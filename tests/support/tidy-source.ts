@@ -25,6 +25,8 @@ export interface ImportOf {
   readonly specifier: string;
   readonly line: number;
   readonly typeOnly: boolean;
+  /** The URL of a file, not an import: what is loaded there runs elsewhere. */
+  readonly isUrl: boolean;
 }
 
 /** A syntax node with its fields open: the tree is walked, not typed. */
@@ -138,14 +140,15 @@ export function importsOf(file: SourceFile): ImportOf[] {
     if (/^(?:Import|Export\w+)Declaration$/.test(node.type) && specifier !== null) {
       const statement = file.text.slice(node.start, node.end);
       const typeOnly = /^(?:import|export)\s+type\b/.test(statement) || isEmptied(node, statement);
-      found.push({ specifier, line: lineOf(node), typeOnly });
+      found.push({ specifier, line: lineOf(node), typeOnly, isUrl: false });
     }
     if (node.type === 'ImportExpression' && specifier !== null)
-      found.push({ specifier, line: lineOf(node), typeOnly: false });
+      found.push({ specifier, line: lineOf(node), typeOnly: false, isUrl: false });
     if (node.type === 'NewExpression' && nameOf(node.callee) === 'URL') {
       const [path, base] = node.arguments as unknown[];
       const url = stringOf(path);
-      if (url?.startsWith('.') && isTree(base)) found.push({ specifier: url, line: lineOf(node), typeOnly: false });
+      if (url?.startsWith('.') && isTree(base))
+        found.push({ specifier: url, line: lineOf(node), typeOnly: false, isUrl: true });
     }
   }
   return [...found, ...typeExpressions(file)];
@@ -162,7 +165,7 @@ function typeExpressions(file: SourceFile): ImportOf[] {
   for (const [index, text] of file.text.split('\n').entries()) {
     if (/^\s*(?:\*|\/\/)/.test(text)) continue;
     for (const match of text.matchAll(/[:<|&(]\s*import\('([^']+)'\)\./g)) {
-      found.push({ specifier: match[1] ?? '', line: index + 1, typeOnly: true });
+      found.push({ specifier: match[1] ?? '', line: index + 1, typeOnly: true, isUrl: false });
     }
   }
   return found;

@@ -132,7 +132,7 @@ describe('recipes', () => {
 describe('what a document names', () => {
   const files = [
     page(
-      `test('a plain promise', f);\nfor (const point of ['a.b']) test(\`SIGKILL at \${point}: it ends\`, f);`,
+      `test('a plain promise', () => {});\nfor (const point of ['a.b']) test(\`SIGKILL at \${point}: it ends\`, () => {});`,
       'tests/x.test.ts',
     ),
     page('', 'src/a/b.ts'),
@@ -145,11 +145,31 @@ describe('what a document names', () => {
     finds(row('`tests/x.test.ts` › SIGKILL at a.b: it ends<br>`tests/x.test.ts` › a plain promise'));
   });
   test('a test file that is gone is caught', () =>
-    finds(row('`tests/y.test.ts` › a plain promise'), /names no test file/));
+    finds(row('`tests/y.test.ts` › a plain promise'), /names no test: tests/));
   test('a title that is gone is caught', () =>
     finds(row('`tests/x.test.ts` › another promise'), /has no test "another promise"/));
   test('a title that only fits the form of one is caught', () =>
     finds(row('`tests/x.test.ts` › SIGKILL at c.d: it ends'), /has no test/));
+  test('a test is found below its block, and not below another', () => {
+    const nested = page(
+      "describe('one', () => { it('says', () => {}); });\ndescribe('two', () => { it('does', () => {}); });",
+      'tests/b.test.ts',
+    );
+    const cell = (title: string) =>
+      documents.testsExist(page(`| Test |\n|---|\n| tests/b.test.ts › ${title} |`), [nested]);
+    finds([...cell('one › says'), ...cell('says'), ...cell('two › does')]);
+    finds(cell('two › says'), /has no test "two › says"/);
+  });
+  test('a title made of pieces that do not belong together is caught', () => {
+    const table = page(
+      `for (const { point, what } of [{ point: 'a', what: 'x y' }, { point: 'b', what: 'z' }]) test(\`at \${point}: \${what}\`, () => {});`,
+      'tests/z.test.ts',
+    );
+    const cell = (title: string) =>
+      documents.testsExist(page(`| Test |\n|---|\n| tests/z.test.ts › ${title} |`), [table]);
+    finds(cell('at a: x y'));
+    finds(cell('at b: x y'), /has no test/);
+  });
   test('a row without a test is caught', () => finds(row(''), /an empty cell/));
   test('a document without any row is caught', () =>
     finds(documents.testsExist(page('# Nothing'), files), /no row with a test/));
@@ -188,10 +208,18 @@ describe('what a document names', () => {
 
   test('a metric that only the code or only the document knows is caught', () =>
     finds(
-      documents.metricsEqual(page('| Metric | From |\n|---|---|\n| `b_total` | pipeline |\n| `c_total` | process |'), [
-        page("deps.meter.count('a_total');\nmeter.observe('b_total', 1);\nlist.count('x');", 'src/a.ts'),
-      ]),
-      /lacks: a_total/,
+      documents.metricsEqual(
+        page('| Metric | Kind |\n|---|---|\n| `skrepka_b_total` | counter |\n| `skrepka_d_total` | counter |'),
+        [
+          page(
+            "deps.meter.count('a_total');\nmeter.observe('b_total', 1);\nlist.count('x');\nconst queueGauges = { c: 'C.' };",
+            'src/a.ts',
+          ),
+        ],
+      ),
+      /lacks: skrepka_a_total/,
+      /lacks: skrepka_c/,
+      /:4 is not in the code: skrepka_d_total/,
     ));
 });
 

@@ -238,6 +238,23 @@ describe('code', () => {
     }));
 });
 
+describe('the decoder', () => {
+  test('that a role loads is caught, and that of a child is not', () =>
+    breaks(rules.decoderInChildrenOnly, {
+      bad: {
+        'src/main.ts': "import './a.ts';",
+        'src/a.ts': "await import('./b.ts');",
+        'src/b.ts': "import sharp from 'sharp';",
+      },
+      at: ['src/b.ts:1'],
+      good: {
+        'src/main.ts': "import './a.ts';",
+        'src/a.ts': "fork(new URL('./b.ts', import.meta.url));\nimport type { B } from './b.ts';",
+        'src/b.ts': "import sharp from 'sharp';",
+      },
+    }));
+});
+
 describe('tests', () => {
   test('a test that is skipped, singled out, put off or expected to fail is caught', () =>
     breaks(repository.noTestLeftOut, {
