@@ -160,7 +160,7 @@ async function buildHttp(parts: Parts): Promise<HttpServer> {
   ]);
   const accept = createAccept(
     { store, blobs, sniffer: createSniffer(), clock, log, meter, reach: parts.reach },
-    { ...config, reservationMs },
+    config,
   );
   telemetry.gauges(queueGauges, async () => {
     const queue = await store.queue();
@@ -177,9 +177,6 @@ async function buildHttp(parts: Parts): Promise<HttpServer> {
   const people = createPeople({ pool: parts.pool });
   return await createServer({ store, people, blobs, broker, accept, signals, log, meter, metrics, clock }, config);
 }
-
-/** A process that died in the middle of an upload blocks its idempotency key for this long. */
-const reservationMs = 30_000;
 
 const queueGauges = {
   jobs_queued: 'Jobs waiting.',

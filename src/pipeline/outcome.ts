@@ -195,6 +195,7 @@ async function insist<T extends string>(
   const { attempt } = claim;
   let unknown = false;
   for (;;) {
+    signal.throwIfAborted();
     try {
       const outcome = await write();
       return outcome === 'lost' && unknown ? ((await ownEnd(attempt, deps)) ?? outcome) : outcome;

@@ -212,6 +212,8 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     let deadlineMs = startMs + settings.leaseMs - settings.leaseReserveMs;
     const breakOff = (why: Interruption) => {
       if (over.signal.aborted) return;
+      const fields = { job: claim.attempt.jobId, fence: claim.attempt.fence, why };
+      log.warn(fields, 'worker: the attempt is broken off');
       meter.count('leases_broken_total', { why });
       broken.abort(new Interrupted(why));
       over.abort();
