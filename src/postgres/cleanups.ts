@@ -4,6 +4,7 @@
  * A clean-up is a promise made in the transaction that stopped naming an object. Nothing here touches an object.
  */
 import { createHash } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
 import { isId } from '../ids.ts';
 import { attemptPrefix } from '../pipeline/attachment.ts';
 import { type Cleanup, StoreError } from '../pipeline/store.ts';
@@ -170,18 +171,26 @@ export async function lead(
   const onLost = () => lost.abort();
   client.on('error', onLost);
   client.on('end', onLost);
-  let check: NodeJS.Timeout | undefined;
+  const over = new AbortController();
   try {
     if (!(await tryLock(client, name))) return false;
-    check = setInterval(() => client.query('select 1').catch(onLost), options.checkMs);
+    void keepAsking(client, options.checkMs, over.signal).catch(onLost);
     await work(AbortSignal.any([lost.signal, options.closing]));
     return true;
   } finally {
-    clearInterval(check);
+    over.abort();
     client.off('error', onLost);
     client.off('end', onLost);
     // Closed, not given back: the lock ends with its connection, whatever state that is in.
     client.release(true);
+  }
+}
+
+/** Rejects when the connection does not answer any more. */
+async function keepAsking(db: Db, checkMs: number, over: AbortSignal): Promise<void> {
+  while (!over.aborted) {
+    await delay(checkMs, undefined, { signal: over, ref: false }).catch(() => undefined);
+    if (!over.aborted) await db.query('select 1');
   }
 }
 
