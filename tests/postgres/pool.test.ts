@@ -1,0 +1,202 @@
+/** What becomes of a fault on the way to PostgreSQL: which of the store's two faults it is, and that the process lives. */
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { StoreError } from '../../src/pipeline/store.ts';
+import { createPool, listen, type Pool, single, transaction } from '../../src/postgres/pool.ts';
+import { freshDatabase } from '../support/postgres.ts';
+import { startTcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
+
+const isFault = (fault: StoreError['fault']) => (error: unknown) =>
+  error instanceof StoreError && error.fault === fault;
+
+/** A table with one row per write, and a pool that reaches it through a line that can be cut. */
+async function prepare(t: test.TestContext) {
+  const { pool, url } = await freshDatabase(t, { empty: true });
+  await pool.query('create table notes (id int primary key)');
+  const proxy = await startTcpProxy(t, url);
+  const far = createPool({ url: proxy.url, max: 2, name: 'far', connectMs: 1_000 });
+  t.after(() => far.end());
+  const ids = async () => (await pool.query('select id from notes order by id')).rows.map((row) => row.id);
+  return { pool, proxy, far, ids };
+}
+
+const write = (pool: Pool, id: number) => single(pool, 'insert into notes values ($1)', [id], { writes: true });
+
+test('a bigint is a number, and one beyond 2^53 rejects instead of losing digits', async (t) => {
+  const { pool } = await freshDatabase(t, { empty: true });
+  const { rows } = await pool.query(
+    'select 9007199254740991::bigint as n, count(*) as many from generate_series(1, 3)',
+  );
+  assert.deepEqual(rows, [{ n: 9007199254740991, many: 3 }]);
+  await assert.rejects(pool.query('select 9007199254740993::bigint'), RangeError);
+  assert.equal((await pool.query('select 1 as one')).rows[0].one, 1);
+});
+
+test('a transaction commits what its work wrote, and rolls back with the very error that its work threw', async (t) => {
+  const { far, ids } = await prepare(t);
+  assert.equal(await transaction(far, async (db) => (await db.query('insert into notes values (1)')).rowCount), 1);
+  const thrown = new Error('a guard did not hold');
+  const work = transaction(far, async (db) => {
+    await db.query('insert into notes values (2)');
+    throw thrown;
+  });
+  await assert.rejects(work, (error) => error === thrown);
+  assert.deepEqual(await ids(), [1]);
+});
+
+test('a violated constraint is passed on as it is, and the connection stays usable', async (t) => {
+  const { far, ids } = await prepare(t);
+  await write(far, 1);
+  const again = (error: unknown) => (error as { code?: string }).code === '23505';
+  await assert.rejects(write(far, 1), again);
+  await assert.rejects(
+    transaction(far, (db) => db.query('insert into notes values (1)')),
+    again,
+  );
+  await write(far, 2);
+  assert.deepEqual(await ids(), [1, 2]);
+});
+
+test('a COMMIT whose answer never comes is unknown, although it was done', async (t) => {
+  const { far, proxy, ids } = await prepare(t);
+  proxy.cutAfter('commit');
+  await assert.rejects(
+    transaction(far, (db) => db.query('insert into notes values (1)')),
+    isFault('unknown'),
+  );
+  assert.deepEqual(await ids(), [1]);
+});
+
+test('a connection lost before the COMMIT is unavailable, and nothing was written', async (t) => {
+  const { far, proxy, ids } = await prepare(t);
+  proxy.cutAfter('insert');
+  await assert.rejects(
+    transaction(far, (db) => db.query('insert into notes values (1)')),
+    isFault('unavailable'),
+  );
+  assert.deepEqual(await ids(), []);
+});
+
+test('a transaction whose session the server ends is unavailable, and the next one works', async (t) => {
+  const { pool, far, ids } = await prepare(t);
+  const work = transaction(far, async (db) => {
+    const pid = (await db.query('select pg_backend_pid() as pid')).rows[0].pid;
+    await pool.query('select pg_terminate_backend($1)', [pid]);
+    await db.query('insert into notes values (1)');
+  });
+  await assert.rejects(work, isFault('unavailable'));
+  await transaction(far, (db) => db.query('insert into notes values (2)'));
+  assert.deepEqual(await ids(), [2]);
+});
+
+test('a transaction that swallowed a failed statement rejects instead of pretending that it committed', async (t) => {
+  const { far, ids } = await prepare(t);
+  const work = transaction(far, async (db) => {
+    await db.query('insert into notes values (1)');
+    await db.query('insert into notes values (1)').catch(() => {});
+  });
+  await assert.rejects(work, /Expected COMMIT for a transaction, received ROLLBACK/);
+  assert.deepEqual(await ids(), []);
+});
+
+test('a single write whose answer never comes is unknown, a read is unavailable', async (t) => {
+  const { far, proxy, ids } = await prepare(t);
+  proxy.cutAfter('notes');
+  await assert.rejects(write(far, 1), isFault('unknown'));
+  await assert.rejects(single(far, 'select * from notes', [], { writes: false }), isFault('unavailable'));
+  assert.deepEqual(await ids(), [1]);
+});
+
+test('a write that could not even be sent is unavailable: no server, and no connection free in time', async (t) => {
+  const { far, proxy } = await prepare(t);
+  const held = [await far.connect(), await far.connect()];
+  await assert.rejects(write(far, 1), isFault('unavailable'));
+  for (const client of held) client.release(true);
+  proxy.refuse(true);
+  await assert.rejects(write(far, 1), isFault('unavailable'));
+  await assert.rejects(
+    transaction(far, (db) => db.query('select 1')),
+    isFault('unavailable'),
+  );
+});
+
+test('a statement over its time and a deadlock are unavailable: the statement is not to blame', async (t) => {
+  const { url, pool } = await freshDatabase(t, { empty: true });
+  await pool.query('create table notes (id int primary key, n int); insert into notes values (1, 0), (2, 0)');
+  const hasty = createPool({ url, max: 1, name: 'hasty', statementMs: 100 });
+  t.after(() => hasty.end());
+  await assert.rejects(single(hasty, 'select pg_sleep(5)', [], { writes: true }), isFault('unavailable'));
+  assert.equal((await hasty.query('select 1 as one')).rows[0].one, 1);
+
+  const first = Promise.withResolvers<void>();
+  const touch = 'update notes set n = n + 1 where id = $1';
+  const crossing = (mine: number, other: number, ready: () => void, go: Promise<void>) =>
+    transaction(pool, async (db) => {
+      await db.query(touch, [mine]);
+      ready();
+      await go;
+      await db.query(touch, [other]);
+    });
+  const second = Promise.withResolvers<void>();
+  const both = await Promise.allSettled([
+    crossing(1, 2, first.resolve, second.promise),
+    crossing(2, 1, second.resolve, first.promise),
+  ]);
+  const lost = both.filter((result) => result.status === 'rejected');
+  assert.equal(lost.length, 1);
+  assert.ok(isFault('unavailable')(lost[0]?.reason));
+});
+
+test('idle connections that are lost neither end the process nor the pool', async (t) => {
+  const { far, proxy } = await prepare(t);
+  await far.query('select 1');
+  proxy.cutAll();
+  await until('the pool noticed', () => far.totalCount === 0);
+  assert.equal((await far.query('select 1 as one')).rows[0].one, 1);
+});
+
+test('a listener hears, and after its connection was cut it listens again and says so', async (t) => {
+  const { pool, proxy } = await prepare(t);
+  const heard: string[] = [];
+  const connected: boolean[] = [];
+  const losses: Error[] = [];
+  const listener = listen({
+    url: proxy.url,
+    name: 'listener',
+    channels: ['news', 'Weather'],
+    onMessage: (channel, payload) => heard.push(`${channel}:${payload}`),
+    onConnected: (again) => connected.push(again),
+    onLost: (error) => losses.push(error),
+  });
+  await until('it listens', () => connected.length === 1);
+  await pool.query(`select pg_notify('news', 'one'), pg_notify('Weather', 'rain')`);
+  await until('it heard', () => heard.length === 2);
+  proxy.refuse(true);
+  proxy.cutAll();
+  await until('it tried in vain', () => losses.length >= 3);
+  proxy.refuse(false);
+  await until('it listens again', () => connected.length === 2);
+  await pool.query(`select pg_notify('news', 'two')`);
+  await until('it heard again', () => heard.length === 3);
+  assert.deepEqual(heard, ['news:one', 'Weather:rain', 'news:two']);
+  assert.deepEqual(connected, [false, true]);
+  await listener.close();
+  await until('its session is gone', async () => {
+    const { rows } = await pool.query(`select count(*) as n from pg_stat_activity where application_name = 'listener'`);
+    return rows[0].n === 0;
+  });
+});
+
+test('a listener without a server closes at once', async () => {
+  const losses: Error[] = [];
+  const listener = listen({
+    url: 'postgres://nobody@127.0.0.1:1/nothing',
+    name: 'listener',
+    channels: ['news'],
+    onMessage: () => {},
+    onLost: (error) => losses.push(error),
+  });
+  await until('it failed', () => losses.length > 0);
+  await listener.close();
+});

@@ -1,0 +1,17 @@
+/** Waiting for a condition with a deadline: what a test does instead of sleeping. */
+import { setTimeout as wait } from 'node:timers/promises';
+
+/** Asks until the answer is truthy, and gives it. Rejects after `deadlineMs` with what was waited for. */
+export async function until<T>(
+  what: string,
+  ask: () => T | Promise<T>,
+  { deadlineMs = 20_000, everyMs = 20 }: { deadlineMs?: number; everyMs?: number } = {},
+): Promise<NonNullable<T>> {
+  const endMs = performance.now() + deadlineMs;
+  while (true) {
+    const answer = await ask();
+    if (answer) return answer;
+    if (performance.now() > endMs) throw new Error(`Waited ${deadlineMs} ms until ${what}`);
+    await wait(everyMs);
+  }
+}
