@@ -28,8 +28,8 @@ type Answer = (delivery: Delivery | null) => void;
 
 /** Rows of one take at most. */
 const takeMax = 200;
-/** How long `close` waits for what it gives back; what does not get there comes again when its visibility ends. */
-const giveBackMs = 2_000;
+/** How long a `close` waits for PostgreSQL. What is not given back by then comes again when its visibility ends. */
+const closeMs = 2_000;
 const retryMs = { first: 100, cap: 1_000 };
 
 export function createConsumer(
@@ -144,12 +144,16 @@ export function createConsumer(
       silence();
       for (const answer of [...asking]) answer(null);
       wake();
-      const back = Promise.allSettled([giveBack(held.splice(0)), taking.ended()]);
-      const inTime = new AbortController();
-      await Promise.race([back, clock.sleep(giveBackMs, inTime.signal)]);
-      inTime.abort();
+      await inTime(clock, [giveBack(held.splice(0)), taking.ended()]);
     },
   };
+}
+
+/** Resolves when all of `ends` have ended, however they did, or after the time that a `close` has. */
+export async function inTime(clock: BrokerClock, ends: readonly unknown[]): Promise<void> {
+  const ended = new AbortController();
+  await Promise.race([Promise.allSettled(ends), clock.sleep(closeMs, ended.signal)]);
+  ended.abort();
 }
 
 /** At most one `work` at a time; what `more` tells of between its last look and its end starts it again. */

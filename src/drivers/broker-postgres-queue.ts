@@ -223,7 +223,10 @@ async function prepareQueue(sql: BrokerSql): Promise<void> {
     found = await look();
   }
   if (found !== version) {
-    throw new BrokerError('refused', `Expected version ${version} of the queue skrepka_broker, received ${found}`);
+    throw new BrokerError(
+      'refused',
+      `Expected version ${version} of the queue skrepka_broker, received ${found}; drop that schema when no process uses it, its messages are announced again`,
+    );
   }
 }
 

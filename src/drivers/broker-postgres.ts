@@ -12,7 +12,7 @@
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import { type Broker, BrokerError, type Consumer, type Log } from '../pipeline/ports.ts';
-import { type Bell, type BrokerClock, createConsumer, createLoop } from './broker-postgres-consumer.ts';
+import { type Bell, type BrokerClock, createConsumer, createLoop, inTime } from './broker-postgres-consumer.ts';
 import { type BrokerSql, channel, createQueue, type Queue } from './broker-postgres-queue.ts';
 
 export type { BrokerSql } from './broker-postgres-queue.ts';
@@ -161,7 +161,7 @@ function createBell(sql: BrokerSql, queue: Queue, clock: BrokerClock, backstopMs
     },
     async close() {
       closing.abort();
-      await Promise.all([sending.ended(), watching, connection?.close()]);
+      await inTime(clock, [sending.ended(), watching, connection?.close()]);
     },
   };
 }

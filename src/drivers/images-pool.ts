@@ -78,7 +78,7 @@ export function createChildPool(deps: Deps, settings: PoolSettings): ChildPool {
       forget(pool, child);
       child.kill();
       pool.log.debug({ pid: child.pid, reason }, 'a render child is replaced');
-      pool.meter?.count('render_child_ended', { reason });
+      pool.meter?.count('render_children_replaced_total', { reason });
       fill(pool);
     },
     async close() {
@@ -114,7 +114,7 @@ function bury(pool: Pool, child: RenderChild, wasReady: boolean, death: Death): 
   const expected = pool.closed || !pool.alive.has(child);
   forget(pool, child);
   if (expected) return;
-  pool.meter?.count('render_child_ended', { reason: 'died' });
+  pool.meter?.count('render_children_replaced_total', { reason: 'died' });
   if (wasReady) {
     pool.log.warn({ code: death.code, reason: death.log }, 'a render child died');
   } else {

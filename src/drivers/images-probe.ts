@@ -1,8 +1,9 @@
 /**
  * What can be told of a picture without decoding it and without the decoder's library: how many scans a JPEG has,
- * whether a colour profile is sRGB, how large a picture may become. Pure, but for the reading of one file.
+ * how large a WebP claims to be, whether a colour profile is sRGB, how large a picture may become. Pure, but for reading.
  */
 import { createReadStream } from 'node:fs';
+import { open } from 'node:fs/promises';
 
 /**
  * Counts the scans (SOS markers, ITU-T T.81 annex B) of the JPEG file at `path` and stops as soon as there are more
@@ -83,6 +84,38 @@ export function createScanCounter(): ScanCounter {
     scans: () => count,
     ended: () => state === 'ended',
   };
+}
+
+/**
+ * The canvas of the WebP file that starts with `head` (30 bytes suffice), from whichever of the three chunks comes
+ * first (RFC 9649, section 2); null where it is none of them. libvips allocates the whole canvas before it tells its
+ * size, so that a header of 240 bytes would cost 1 GB.
+ */
+export function webpCanvas(head: Buffer): Size | null {
+  if (head.length < 30 || head.toString('latin1', 8, 12) !== 'WEBP') return null;
+  switch (head.toString('latin1', 12, 16)) {
+    case 'VP8X':
+      return { width: head.readUIntLE(24, 3) + 1, height: head.readUIntLE(27, 3) + 1 };
+    case 'VP8L': {
+      const bits = head.readUInt32LE(21);
+      return { width: (bits & 0x3fff) + 1, height: ((bits >>> 14) & 0x3fff) + 1 };
+    }
+    case 'VP8 ':
+      return { width: head.readUInt16LE(26) & 0x3fff, height: head.readUInt16LE(28) & 0x3fff };
+    default:
+      return null;
+  }
+}
+
+/** The first `length` bytes of a file, fewer where it is shorter. */
+export async function readHead(path: string, length: number): Promise<Buffer> {
+  const file = await open(path);
+  try {
+    const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, 0);
+    return buffer.subarray(0, bytesRead);
+  } finally {
+    await file.close();
+  }
 }
 
 /** The colorants of sRGB adapted to the D50 white of the profile connection space, as rXYZ, gXYZ and bXYZ hold them. */

@@ -12,7 +12,7 @@ import { rgbaToThumbHash } from 'thumbhash';
 import { SkrepkaError } from '../errors.ts';
 import type { ImageType } from '../pipeline/attachment.ts';
 import type { VariantRule } from '../pipeline/recipe.ts';
-import { countScans, fitInside, isSrgbProfile, type Size } from './images-probe.ts';
+import { countScans, fitInside, isSrgbProfile, readHead, type Size, webpCanvas } from './images-probe.ts';
 import { type ChildRendering, type ChildVariant, type Job, variantPath } from './images-protocol.ts';
 
 /** One thread a child: as many single-job children as cores beat one child with many threads. No cache: no picture comes twice. */
@@ -101,15 +101,24 @@ async function judged<T>(otherwise: 'corrupt_image' | 'internal', stage: string,
   }
 }
 
-/** The words in which libvips, its codecs, GLib, C++ and V8 say that memory ran out. */
+/**
+ * The words in which libvips, its codecs, GLib, C++ and V8 say that memory ran out. libheif calls it a memory error, too,
+ * when a picture is larger than its own header says: that is a lie of the picture, and no shortage.
+ */
 export function saysOutOfMemory(text: string): boolean {
-  return /out of memory|bad_alloc|failed to allocate|cannot allocate|allocation (failed|error)|insufficient memory|not enough memory/i.test(
+  if (/security limit exceeded/i.test(text)) return false;
+  return /out of memory|bad_alloc|bad alloc|failed to allocate|cannot allocate|allocation (failed|error)|insufficient memory/i.test(
     text,
   );
 }
 
 async function probe(job: Job): Promise<Facts> {
   const { limits, contentType } = job;
+  const pixelsMax = contentType === 'image/avif' ? limits.pixelsMaxAvif : limits.pixelsMax;
+  if (contentType === 'image/webp') {
+    const canvas = webpCanvas(await readHead(job.sourcePath, 30));
+    if (canvas) refuseTooMany({ ...canvas, frames: 1 }, pixelsMax);
+  }
   const found = await sharp(job.sourcePath, { failOn, limitInputPixels: false }).metadata();
   if (found.mediaType !== contentType) {
     throw new SkrepkaError('corrupt_image', { log: `expected ${contentType}, the loader found ${found.mediaType}` });
@@ -119,13 +128,7 @@ async function probe(job: Job): Promise<Facts> {
   if (frames > limits.framesMax) {
     throw new SkrepkaError('too_many_frames', { log: `${frames} frames, at most ${limits.framesMax}` });
   }
-  const pixels = found.width * found.height * frames;
-  const pixelsMax = contentType === 'image/avif' ? limits.pixelsMaxAvif : limits.pixelsMax;
-  if (pixels > pixelsMax) {
-    throw new SkrepkaError('too_many_pixels', {
-      log: `${found.width} × ${found.height} × ${frames} pixels, at most ${pixelsMax}`,
-    });
-  }
+  refuseTooMany({ width: found.width, height: found.height, frames }, pixelsMax);
   if (contentType === 'image/jpeg' && (await countScans(job.sourcePath, limits.scansMax)) > limits.scansMax) {
     throw new SkrepkaError('too_many_scans', { log: `more than ${limits.scansMax} scans` });
   }
@@ -140,6 +143,11 @@ async function probe(job: Job): Promise<Facts> {
     delaysMs: (found.delay ?? []).slice(0, frames).map((delay) => Math.min(Math.max(delay, 0), uint16Max)),
     loop: Math.min(found.loop ?? 0, uint16Max),
   };
+}
+
+function refuseTooMany({ width, height, frames }: Size & { frames: number }, pixelsMax: number): void {
+  if (width * height * frames <= pixelsMax) return;
+  throw new SkrepkaError('too_many_pixels', { log: `${width} × ${height} × ${frames} pixels, at most ${pixelsMax}` });
 }
 
 function upright(size: Size, orientation: number): Size {
@@ -207,7 +215,9 @@ function firstFrame(working: Working): Sharp {
 
 function allFrames(working: Working): Sharp {
   const { data, width, height, channels, frames } = working;
+  // Without `animated`, sharp takes the frames for one tall still as soon as it resizes.
   return sharp(data, {
+    animated: frames > 1,
     limitInputPixels: false,
     raw: { width, height: height * frames, channels, pageHeight: height },
   });
@@ -225,22 +235,23 @@ async function writeVariant(
   const edge = job.recipe.workingEdge;
   const box = { width: Math.min(rule.box.width, edge), height: Math.min(rule.box.height, edge) };
   const size = rule.fit === 'cover' ? rule.box : fitInside(seen, box);
-  if (rule.format === 'jpeg') {
-    await firstFrame(working)
-      .resize(size.width, size.height, { fit: rule.fit === 'cover' ? 'cover' : 'fill', position: 'centre' })
-      .flatten({ background: '#ffffff' })
-      .jpeg({ quality: rule.quality, mozjpeg: rule.mozjpeg })
-      .toFile(path);
-  } else {
-    const moving = working.frames > 1;
-    await (moving ? allFrames(working) : firstFrame(working))
-      .resize(size.width, size.height, { fit: 'fill' })
-      .webp({
-        quality: rule.quality,
-        effort: rule.effort,
-        ...(moving ? { loop: facts.loop, delay: [...facts.delaysMs] } : {}),
-      })
-      .toFile(path);
+  const moving = rule.format === 'webp' && working.frames > 1;
+  const fitted = (moving ? allFrames(working) : firstFrame(working)).resize(size.width, size.height, {
+    fit: rule.fit === 'cover' ? 'cover' : 'fill',
+    position: 'centre',
+  });
+  const encoded =
+    rule.format === 'jpeg'
+      ? fitted.flatten({ background: '#ffffff' }).jpeg({ quality: rule.quality, mozjpeg: rule.mozjpeg })
+      : fitted.webp({
+          quality: rule.quality,
+          effort: rule.effort,
+          ...(moving ? { loop: facts.loop, delay: [...facts.delaysMs] } : {}),
+        });
+  const written = await encoded.toFile(path);
+  const { width, pageHeight = written.height, pages = 1 } = written;
+  if (width !== size.width || pageHeight !== size.height || pages !== (moving ? working.frames : 1)) {
+    throw new Error(`expected ${size.width} × ${size.height}, wrote ${width} × ${pageHeight} × ${pages}`);
   }
   return { ...size, ...(await digestOf(path)) };
 }

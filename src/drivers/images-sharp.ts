@@ -5,8 +5,7 @@
  * processes, gives each one job at a time, at most `children` at once, and lets callers beyond that wait. A child that
  * outlives its deadline, or whose caller gave up, is killed; the warm spare takes its place at once.
  */
-import { performance } from 'node:perf_hooks';
-import { type Code, SkrepkaError } from '../errors.ts';
+import { SkrepkaError } from '../errors.ts';
 import { isImageType } from '../pipeline/attachment.ts';
 import type { Images, Log, Meter, Rendering, RenderLimits } from '../pipeline/ports.ts';
 import { type ChildPool, createChildPool } from './images-pool.ts';
@@ -52,7 +51,7 @@ const closedReason = 'rendering was closed';
 /**
  * Renders with sharp in child processes, which are started at once. Beside the codes of the port, `render` rejects with
  * `internal` where the fault is not the picture's: no source, no room for the outputs, no child that starts, closed.
- * `meter` counts `render_child_ended` by reason and observes `render_seconds` by outcome.
+ * `meter` counts `render_children_replaced_total` by reason.
  */
 export function createSharpImages(deps: { log: Log; meter?: Meter }, settings: SharpImagesSettings): Images {
   const { children, warmSpare, limits, niceness } = settings;
@@ -84,17 +83,10 @@ export function createSharpImages(deps: { log: Log; meter?: Meter }, settings: S
 
   async function serve(child: RenderChild, { job, signal, resolve, reject }: Waiting): Promise<void> {
     busy += 1;
-    const startedMs = performance.now();
-    let outcome: Code | 'done' | 'aborted' = 'done';
-    try {
-      resolve(await run(pool, child, job, signal, bounds));
-    } catch (error) {
-      outcome = error instanceof SkrepkaError ? error.code : 'aborted';
-      // Closing kills children under their jobs; that is nobody's crash.
-      reject(closed && !signal.aborted ? new SkrepkaError('internal', { log: closedReason, cause: error }) : error);
-    }
+    await run(pool, child, job, signal, bounds).then(resolve, (error: unknown) =>
+      reject(closed && !signal.aborted ? closedError(error) : error),
+    );
     busy -= 1;
-    deps.meter?.observe('render_seconds', (performance.now() - startedMs) / 1000, { outcome });
     pump();
   }
 
@@ -109,7 +101,7 @@ export function createSharpImages(deps: { log: Log; meter?: Meter }, settings: S
   return {
     async render(task, signal) {
       signal.throwIfAborted();
-      if (closed) throw new SkrepkaError('internal', { log: closedReason });
+      if (closed) throw closedError();
       lastId += 1;
       const job = jobOf(task, lastId, limits);
       return new Promise((resolve, reject) => {
@@ -128,6 +120,11 @@ export function createSharpImages(deps: { log: Log; meter?: Meter }, settings: S
       await pool.close();
     },
   };
+}
+
+/** Closing kills children under their jobs; that is nobody's crash. */
+function closedError(cause?: unknown): SkrepkaError {
+  return new SkrepkaError('internal', { log: closedReason, cause });
 }
 
 /** Throws `internal` for a type that is never rendered: asking for it is a mistake of the caller. */

@@ -1,0 +1,45 @@
+/**
+ * A render child that does what the source's file name says: hangs, crashes, swells, lies. Everything else it renders, so
+ * that a test can see the next picture succeed.
+ */
+import { pbkdf2 } from 'node:crypto';
+import { basename } from 'node:path';
+import type { ChildRendering, Job } from '../../src/drivers/images-protocol.ts';
+import { renderPicture } from '../../src/drivers/images-render.ts';
+import { serveRenders } from '../../src/drivers/images-serve.ts';
+
+const never = () => new Promise<ChildRendering>(() => {});
+
+const misdeeds: Readonly<Record<string, (job: Job) => Promise<ChildRendering>>> = {
+  hang: never,
+  /** Inside a thread of the pool, where a codec would be: nothing but a kill ends it. */
+  busy() {
+    pbkdf2('password', 'salt', 1e9, 64, 'sha512', () => {});
+    return never();
+  },
+  segfault() {
+    process.kill(process.pid, 'SIGSEGV');
+    return never();
+  },
+  abort: () => process.abort(),
+  leave: () => process.exit(3),
+  /** What the kernel's out-of-memory killer does. */
+  killed() {
+    process.kill(process.pid, 'SIGKILL');
+    return never();
+  },
+  async swell() {
+    const held: string[][] = [];
+    while (true) held.push(Array.from({ length: 100_000 }, (_, index) => `${held.length}-${index}`));
+  },
+  async lie(job) {
+    const rendering = await renderPicture(job);
+    return { ...rendering, variants: rendering.variants.slice(1) };
+  },
+  async babble() {
+    process.send?.({ kind: 'done', id: 'x', nonsense: true });
+    return never();
+  },
+};
+
+serveRenders((job) => (misdeeds[basename(job.sourcePath).split('-')[0] ?? ''] ?? renderPicture)(job));
