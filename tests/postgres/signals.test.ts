@@ -8,12 +8,13 @@ import { freshDatabase, type TestDatabase } from '../support/postgres.ts';
 import { startTcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 
-async function listening(t: test.TestContext, { pool, url }: TestDatabase, topic: 'due' | 'changed') {
+/** Listens like another process, and waits until it is one of `count` sessions that do. */
+async function listening(t: test.TestContext, { pool, url }: TestDatabase, topic: 'due' | 'changed', count = 1) {
   const signals = createSignals({ pool, url });
   t.after(() => signals.close());
   const heard: (string | null)[] = [];
   signals.listen(topic, (id) => heard.push(id));
-  await until('it listens', async () => (await sessions(pool)) > 0);
+  await until('it listens', async () => (await sessions(pool)) === count);
   return { signals, heard };
 }
 
@@ -75,7 +76,7 @@ test('one announcement is heard by another process within 50 ms', async (t) => {
 test('a listener does not hear its own process a second time by way of the database', async (t) => {
   const db = await freshDatabase(t);
   const { signals, heard } = await listening(t, db, 'changed');
-  const other = await listening(t, db, 'changed');
+  const other = await listening(t, db, 'changed', 2);
   signals.announce('changed', 'a');
   await until('the other heard', () => other.heard.length === 1);
   other.signals.announce('changed', 'b');
