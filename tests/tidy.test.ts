@@ -15,6 +15,7 @@ import { attachmentStates, attachmentTransitions } from '../src/pipeline/attachm
 import { jobStates, jobTransitions } from '../src/pipeline/job.ts';
 import { currentVersion, recipes } from '../src/pipeline/recipe.ts';
 import {
+  decisionsListed,
   errorsEqual,
   linksLead,
   metricsEqual,
@@ -108,6 +109,9 @@ describe('documents', () => {
 
   test('docs/operations.md lists the metrics that the pipeline reports', () =>
     none(metricsEqual(document('docs/operations.md'), modulesIn(files, 'src/'))));
+
+  test('docs/decisions/README.md lists every decision', () =>
+    none(decisionsListed(document('docs/decisions/README.md'), files)));
 
   test('every path that a document names exists', () => none(documents.flatMap((file) => pathsExist(file, files))));
   test('every link to a heading finds it', () => none(documents.flatMap((file) => linksLead(file, files))));

@@ -259,6 +259,22 @@ export function pathsExist(document: SourceFile, files: readonly SourceFile[]): 
 
 const patternOf = (path: string) => new RegExp(`^${path.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*+/g, '.*')}$`);
 
+/** Every decision is in the index, with its own heading as what it decides. */
+export function decisionsListed(index: SourceFile, files: readonly SourceFile[]): Offence[] {
+  const expected = files
+    .filter(({ path }) => /^docs\/decisions\/\d{4}-[^/]*\.md$/.test(path))
+    .map(({ path, text }) =>
+      keyOf(path.slice('docs/decisions/'.length), /^# \d+[.:]? (.*)$/m.exec(text)?.[1] ?? 'nothing'),
+    );
+  const rows = tablesOf(index.text).flatMap((table) =>
+    table.rows.map(({ line, cells }) => ({
+      line,
+      key: keyOf(/\]\(([^)]*)\)/.exec(cells.page ?? '')?.[1] ?? '', cells.decides ?? ''),
+    })),
+  );
+  return differences(index.path, new Set(expected), rows);
+}
+
 /** A link to a heading, in this document or another, finds one. Slugs are GitHub's. */
 export function linksLead(document: SourceFile, files: readonly SourceFile[]): Offence[] {
   const slugs = (text: string) =>

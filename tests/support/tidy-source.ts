@@ -35,13 +35,14 @@ export type Tree = Node & { readonly [field: string]: unknown };
 /** The repository's root folder. */
 export const root = fileURLToPath(new URL('../../', import.meta.url));
 
+/** Of these only the name counts. */
 const binaries = /\.(?:jpe?g|png|webp|gif|avif|ico|woff2?|bin|gz)$/;
 
 /** Every file that is tracked or would be: what git lists, and without git everything but what `.gitignore` names. */
 export function repositoryFiles(): SourceFile[] {
   return listed()
-    .filter((path) => !binaries.test(path) && statSync(join(root, path), { throwIfNoEntry: false })?.isFile())
-    .map((path) => ({ path, text: readFileSync(join(root, path), 'utf8') }));
+    .filter((path) => statSync(join(root, path), { throwIfNoEntry: false })?.isFile())
+    .map((path) => ({ path, text: binaries.test(path) ? '' : readFileSync(join(root, path), 'utf8') }));
 }
 
 function listed(): string[] {

@@ -206,6 +206,21 @@ describe('what a document names', () => {
       /:3 links to #none/,
     ));
 
+  test('a decision that the index lacks, or calls something else, is caught', () =>
+    finds(
+      documents.decisionsListed(
+        page('| Page | Decides |\n|---|---|\n| [1](0001-a.md) | Houses |\n| [2](0002-b.md) | Mice |'),
+        [
+          page('# 1. Houses', 'docs/decisions/0001-a.md'),
+          page('# 2. Men', 'docs/decisions/0002-b.md'),
+          page('# 3. Late', 'docs/decisions/0003-c.md'),
+        ],
+      ),
+      /:4 is not in the code: 0002-b\.md \| Mice/,
+      /lacks: 0002-b\.md \| Men/,
+      /lacks: 0003-c\.md \| Late/,
+    ));
+
   test('a metric that only the code or only the document knows is caught', () =>
     finds(
       documents.metricsEqual(
@@ -226,7 +241,7 @@ describe('what a document names', () => {
 describe('the rules themselves', () => {
   test('every rule for documents has an example here', () => {
     const self = repositoryFiles().find(({ path }) => path === 'tests/tidy/tidy-documents.test.ts');
-    for (const name of Object.keys(documents).filter((name) => /(?:Equal|Exist|Lead)$/.test(name))) {
+    for (const name of Object.keys(documents).filter((name) => /(?:Equal|Exist|Lead|Listed)$/.test(name))) {
       assert.match(self?.text ?? '', new RegExp(`documents\\.${name}\\b`), `${name} has no bad example`);
     }
   });
