@@ -17,8 +17,8 @@ import type { HttpDeps, HttpSettings } from '../../src/http/app.ts';
 import { createAccept } from '../../src/pipeline/accept.ts';
 import { attemptPrefix, stagingKey, type Variant, type VariantName } from '../../src/pipeline/attachment.ts';
 import type { Blobs, Reach, Signals } from '../../src/pipeline/ports.ts';
-import type { Claim } from '../../src/pipeline/store.ts';
-import { type Account, type Body, startApi } from './api.ts';
+import type { Claim, Store } from '../../src/pipeline/store.ts';
+import { type Account, type Answer, type Body, startApi } from './api.ts';
 import { createPoints, eventually, faulty } from './ports-fake.ts';
 import { budgets, newClaim } from './store.ts';
 
@@ -44,10 +44,13 @@ export async function startUploads(t: TestContext, options: UploadOptions = {}) 
   const blobs = faulty(createFileBlobs({ dir: objects }));
   const signals = createLocalSignals();
   const points = createPoints();
+  let store = faulty({} as Store);
   const api = await startApi(t, {
     ...(options.settings && { settings: options.settings }),
     deps(real) {
-      const deps = withIntake(real, options.settings ?? {}, { blobs: blobs.port, signals, reach: points.reach });
+      store = faulty(real.store);
+      const own = { store: store.port, blobs: blobs.port, signals, reach: points.reach };
+      const deps = withIntake(real, options.settings ?? {}, own);
       return { ...deps, ...options.deps?.(deps) };
     },
   });
@@ -67,6 +70,8 @@ export async function startUploads(t: TestContext, options: UploadOptions = {}) 
 
   return {
     ...api,
+    /** The store that server and intake call, with plans for failures. */
+    faults: store,
     ada,
     blobs,
     signals,
@@ -82,18 +87,18 @@ export const nothing = { attachments: 0, jobs: 0, keys: 0, files: 0 };
 function withIntake(
   real: HttpDeps,
   { uploadBytesMax = 1024 * 1024 }: Partial<HttpSettings>,
-  parts: Pick<HttpDeps, 'blobs' | 'signals'> & { reach: Reach },
+  parts: Pick<HttpDeps, 'store' | 'blobs' | 'signals'> & { reach: Reach },
 ): HttpDeps {
   const clock = createSystemClock();
-  const { store, log, meter } = real;
-  const { blobs, signals, reach } = parts;
+  const { log, meter } = real;
+  const { store, blobs, signals, reach } = parts;
   const accept = createAccept(
     { store, blobs, sniffer: createSniffer(), clock, log, reach, meter },
     { uploadBytesMax, uploadMsMax: 3_600_000, idempotencyMs: 86_400_000, reservationMs: 3000 },
   );
   const metrics = { contentType: 'text/plain; version=0.0.4; charset=utf-8', render: async () => 'up 1\n' };
   const broker = { health: async () => undefined, depth: async () => ({ waiting: 0, inFlight: 0 }) };
-  return { ...real, blobs, broker, accept, signals, clock, metrics };
+  return { ...real, store, blobs, broker, accept, signals, clock, metrics };
 }
 
 /** Every file below a folder, temporary ones included; none when the folder is not there. */
@@ -179,26 +184,21 @@ async function putVariant(blobs: Blobs, prefix: string, [name, contentType]: [Va
 
 /* --------------------------------------------------------------------- requests */
 
-interface Sent {
-  readonly status: number;
-  readonly headers: Headers;
-  readonly body: Body;
-}
-
 /** Uploads as `ada`: `send(bytes, headers, query)` raw, or a `FormData`. */
 function sender(url: string, ada: Account) {
   return async (
     body: NonNullable<RequestInit['body']>,
     headers: Record<string, string> = {},
     query = '',
-  ): Promise<Sent> => {
+  ): Promise<Answer> => {
     const response = await fetch(`${url}/v1/attachments${query}`, {
       method: 'POST',
       headers: { authorization: `Bearer ${ada.token}`, ...headers },
       body,
       ...(body instanceof ReadableStream ? { duplex: 'half' } : {}),
     } as RequestInit);
-    return { status: response.status, headers: response.headers, body: (await response.json()) as Body };
+    const answer = (await response.json()) as Body;
+    return { status: response.status, headers: response.headers, body: answer, isEmpty: false };
   };
 }
 
@@ -233,4 +233,16 @@ export async function dial(t: TestContext, url: string) {
 export function uploadHead(token: string, headers: Record<string, string | number>): string {
   const lines = Object.entries({ host: 'x', authorization: `Bearer ${token}`, ...headers });
   return `POST /v1/attachments HTTP/1.1\r\n${lines.map(([name, value]) => `${name}: ${value}\r\n`).join('')}\r\n`;
+}
+
+type Field = string | readonly [bytes: Uint8Array, name: string, type: string];
+
+/** A form with its fields in the given order; a field is a text, or a file with its name and type. */
+export function form(...all: readonly Readonly<Record<string, Field>>[]): FormData {
+  const data = new FormData();
+  for (const [name, field] of all.flatMap((each) => Object.entries(each))) {
+    if (typeof field === 'string') data.append(name, field);
+    else data.append(name, new File([Uint8Array.from(field[0])], field[1], { type: field[2] }));
+  }
+  return data;
 }
