@@ -43,6 +43,7 @@ import {
   headers,
   nothingLeftToDo,
   oneFileEachPackage,
+  pipelineThroughPorts,
   reachable,
   sayingNames,
   shortFiles,
@@ -69,6 +70,8 @@ const documents = files.filter(({ path }) => path.endsWith('.md') && !path.start
 describe('code', () => {
   test('http and cli know the pipeline, the pipeline knows nobody, and only wiring.ts sees everything', () =>
     none(dependencyRule(files)));
+  test('the pipeline has clock, chance, files and network from its ports alone', () =>
+    none(pipelineThroughPorts(files)));
   test('every package is imported by one file of src', () => none(oneFileEachPackage(files)));
   test('only src/config.ts reads the environment', () => none(environmentInConfigOnly(files)));
   test(`no file is longer than ${fileLinesMax} lines`, () => none(shortFiles(files)));

@@ -204,13 +204,19 @@ function hasTitle(file: SourceFile, wanted: readonly string[]): boolean {
 
 /** Strings that stand together: those of one object or array, as in a table of cases; and each string by itself. */
 function casesOf(file: SourceFile): Set<string>[] {
-  return [...nodesOf(treeOf(file))].map(({ node }) => {
+  const known = casesKnown.get(file);
+  if (known) return known;
+  const cases = [...nodesOf(treeOf(file))].map(({ node }) => {
     const members = ((node.properties ?? node.elements ?? [node]) as (Tree | null)[]).map((member) =>
       stringOf(member?.type === 'Property' ? member.value : member),
     );
     return new Set(members.filter((text) => text !== null));
   });
+  casesKnown.set(file, cases);
+  return cases;
 }
+
+const casesKnown = new WeakMap<SourceFile, Set<string>[]>();
 
 /** A `test` cell holds `path › title` or `path › block › title`, several of them joined by `<br>`. Other cells of the column are offences. */
 export function testsExist(document: SourceFile, files: readonly SourceFile[]): Offence[] {

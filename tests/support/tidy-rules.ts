@@ -82,10 +82,44 @@ export const dependencyRule: Rule = (files) =>
       }
       const other = target.startsWith('src/') ? layerOf(target) : target;
       if (other !== layer && !allowed.includes(other)) return [`${file.path}:${line} ${layer} imports ${target}`];
+      if ((layer === 'drivers' || layer === 'postgres') && target in stepFiles) {
+        return [`${file.path}:${line} ${layer} imports the step ${target}, not a port`];
+      }
       const foreign = layer === 'drivers' && other === 'drivers' && driverOf(target) !== driverOf(file.path);
       return foreign ? [`${file.path}:${line} one driver imports another, ${target}`] : [];
     });
   });
+
+const pure = new Set(['node:crypto', 'node:stream', 'node:buffer']);
+const impure = new Set([
+  'setTimeout',
+  'setInterval',
+  'setImmediate',
+  'fetch',
+  'randomBytes',
+  'randomUUID',
+  'randomInt',
+]);
+const impureMembers = new Set(['Date.now', 'Math.random', 'performance.now', 'AbortSignal.timeout']);
+
+/** The pipeline reads no clock, draws no random number, touches no file and opens no socket except through its ports. */
+export const pipelineThroughPorts: Rule = (files) =>
+  modulesIn(files, 'src/pipeline/').flatMap((file) => [
+    ...importsOf(file)
+      .filter(({ specifier }) => specifier.startsWith('node:') && !pure.has(specifier))
+      .map(({ specifier, line }) => `${file.path}:${line} imports ${specifier}`),
+    ...[...nodesOf(treeOf(file))].flatMap(({ node }) => {
+      const callee = node.callee as Tree | undefined;
+      const called = node.type === 'CallExpression' && callee ? nameOf(callee) : null;
+      const member = callee?.type === 'MemberExpression' ? `${nameOf(callee.object)}.${nameOf(callee.property)}` : '';
+      const now =
+        node.type === 'NewExpression' && nameOf(callee) === 'Date' && (node.arguments as unknown[]).length === 0;
+      const global = node.type === 'MemberExpression' && nameOf(node.object) === 'process';
+      const found =
+        impure.has(called ?? '') || (node.type === 'CallExpression' && impureMembers.has(member)) || now || global;
+      return found ? [`${file.path}:${lineOf(node)} goes past the ports`] : [];
+    }),
+  ]);
 
 /** A package is imported by one file; others of the same folder may import its types. */
 export const oneFileEachPackage: Rule = (files) => {

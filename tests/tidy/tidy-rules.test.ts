@@ -66,8 +66,14 @@ describe('the dependency rule', () => {
         'src/drivers/blobs-s3.ts': "import './blobs-file.ts';",
         'src/drivers/broker-postgres.ts': "import '../postgres/pool.ts';",
         'src/drivers/images-sharp.ts': "import './scratch-file.ts';",
+        'src/postgres/store.ts': "import '../pipeline/accept.ts';",
       },
-      at: ['src/drivers/blobs-s3.ts:1', 'src/drivers/broker-postgres.ts:1', 'src/drivers/images-sharp.ts:1'],
+      at: [
+        'src/postgres/store.ts:1',
+        'src/drivers/blobs-s3.ts:1',
+        'src/drivers/broker-postgres.ts:1',
+        'src/drivers/images-sharp.ts:1',
+      ],
       good: {
         'src/drivers/broker-postgres.ts': "import './broker-postgres-queue.ts';",
         'src/drivers/images-sharp.ts': "import './images-pool.ts';\nimport '../pipeline/ports.ts';",
@@ -86,6 +92,19 @@ describe('the dependency rule', () => {
 });
 
 describe('code', () => {
+  test('a pipeline that looks at a clock, a die, a file or the process is caught', () =>
+    breaks(rules.pipelineThroughPorts, {
+      bad: {
+        'src/pipeline/a.ts':
+          "import 'node:fs';\nf(Date.now());\nf(new Date());\nf(Math.random());\nsetTimeout(f, 1);\nf(process.pid);\nf(randomUUID());",
+      },
+      at: [1, 2, 3, 4, 5, 6, 7].map((line) => `src/pipeline/a.ts:${line}`),
+      good: {
+        'src/pipeline/a.ts': "import { createHash } from 'node:crypto';\nf(new Date(ms));",
+        'src/http/a.ts': 'Date.now();',
+      },
+    }));
+
   test('a package in two files is caught, and types in the same folder are not', () =>
     breaks(rules.oneFileEachPackage, {
       bad: {
