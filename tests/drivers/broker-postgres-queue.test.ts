@@ -90,7 +90,7 @@ test('prepare refuses a queue of another version with one sentence', async (t) =
   await assert.rejects(broker.prepare(), {
     name: 'BrokerError',
     fault: 'refused',
-    message: 'Expected version 1 of the queue skrepka_broker, received 7',
+    message: /^Expected version 1 of the queue skrepka_broker, received 7; drop that schema/,
   });
 });
 
@@ -146,15 +146,67 @@ test('an idle consumer asks about once a second, also while messages are out or 
   assert.ok(sent >= 2 && sent <= 7, `expected 2 to 7 statements in 3 s, received ${sent}`);
 });
 
-test('a sleeping consumer wakes for a message whose time comes before the backstop', async (t) => {
-  const { broker } = await open(t, await emptyDatabase(t), { backstopMs: 60_000 });
+/** A broker whose consumers would sleep for a minute, and how to await that a take of theirs found nothing. */
+async function openSleeper(t: TestContext, database: TestDatabase) {
+  const listening = Promise.withResolvers<void>();
+  let takes = 0;
+  const { broker } = await open(t, database, {
+    backstopMs: 60_000,
+    listening: listening.resolve,
+    async answered(statement) {
+      if (statement.includes('skip locked')) takes += 1;
+    },
+  });
   const consumer = await broker.consumer({ prefetch: 0, visibilityMs: 700 });
+  // The first LISTEN wakes as well.
+  await listening.promise;
+  const asleep = async () => {
+    const before = takes;
+    const waiting = receive(consumer);
+    await until('it has looked', () => takes > before);
+    return { waiting };
+  };
+  return { broker, consumer, asleep };
+}
+
+test('a sleeping consumer wakes for a message whose visibility ends before the backstop', async (t) => {
+  const { broker, consumer, asleep } = await openSleeper(t, await emptyDatabase(t));
   await publish(broker, 'silent');
   await receive(consumer);
-  const again = await receive(consumer);
-  const waiting = receive(consumer);
-  await again.nak(300);
-  assert.equal((await waiting).deliveries, 3);
+  const { waiting } = await asleep();
+  assert.equal((await waiting).deliveries, 2);
+});
+
+test('a sleeping consumer wakes for what its own process gave back with a delay', async (t) => {
+  const database = await emptyDatabase(t);
+  const { broker, asleep } = await openSleeper(t, database);
+  await publish(broker, 'delayed');
+  const delivery = await receive(await broker.consumer({ prefetch: 0, visibilityMs: 100_000 }));
+  const { waiting } = await asleep();
+  await delivery.nak(300);
+  assert.equal((await waiting).deliveries, 2);
+});
+
+test('a sleeping consumer wakes for what another process gives back', async (t) => {
+  const database = await emptyDatabase(t);
+  const { broker } = await open(t, database);
+  await publish(broker, 'back');
+  const delivery = await receive(await broker.consumer(patient));
+  const { waiting } = await (await openSleeper(t, database)).asleep();
+  await delivery.nak(0);
+  assert.equal(text(await waiting), 'back');
+});
+
+test('a sleeping consumer wakes for what another process prefetched and gives back when it closes', async (t) => {
+  const database = await emptyDatabase(t);
+  const { broker } = await open(t, database);
+  for (const id of ['in hand', 'ahead']) await publish(broker, id);
+  const consumer = await broker.consumer({ prefetch: 1, visibilityMs: 100_000 });
+  await receive(consumer);
+  await until('the prefetch is full', async () => (await broker.depth()).inFlight === 2);
+  const { waiting } = await (await openSleeper(t, database)).asleep();
+  await consumer.close();
+  assert.ok(await waiting);
 });
 
 test('a ring during an empty take is not slept through', async (t) => {
@@ -192,6 +244,17 @@ test('a burst is stored by few inserts and announced by few statements, apart fr
   assert.ok(inserts.length <= 3, `${inserts.length} inserts`);
   assert.ok(notifies.length >= 1 && notifies.length <= 3, `${notifies.length} announcements`);
   assert.ok(notifies.every((statement) => !inserts.includes(statement)));
+});
+
+test('messages published one after another within a moment share an announcement', async (t) => {
+  const moment = Promise.withResolvers<void>();
+  const clock = { ...createSystemClock(), sleep: () => moment.promise };
+  const { broker, statements } = await open(t, await emptyDatabase(t), { clock });
+  const notifies = () => statements.filter((statement) => statement.includes('pg_notify')).length;
+  for (let at = 0; at < 10; at += 1) await publish(broker, `within:${at}`);
+  assert.equal(notifies(), 1);
+  moment.resolve();
+  await until('those that came meanwhile are announced', () => notifies() === 2);
 });
 
 test('all consumers of a process share one listening connection', async (t) => {
