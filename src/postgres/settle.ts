@@ -11,6 +11,7 @@ import { type Attempt, endsJob } from '../pipeline/job.ts';
 import type { Failed, Result, Settled, Store } from '../pipeline/store.ts';
 import { setAttachmentState } from './claims.ts';
 import { addCleanup } from './cleanups.ts';
+import type { JobReason } from './history.ts';
 import { type Db, type Pool, transaction } from './pool.ts';
 
 /** What an end did, and whether the attachment's state changed. */
@@ -273,7 +274,7 @@ async function endJob(
   db: Db,
   attempt: Attempt,
   state: 'succeeded' | 'superseded' | 'failed',
-  reason: 'settled' | 'superseded' | 'failed',
+  reason: JobReason & ('settled' | 'superseded' | 'failed'),
   who: string,
   why: Why | null,
 ): Promise<void> {
@@ -302,7 +303,7 @@ async function endJob(
 async function requeue(
   db: Db,
   attempt: Attempt,
-  reason: 'retried' | 'released',
+  reason: JobReason & ('retried' | 'released'),
   delayMs: number,
   who: string,
   why: Why,

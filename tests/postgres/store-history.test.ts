@@ -1,0 +1,127 @@
+/** The history explains every row, also after a storm of all verbs on the same few jobs. */
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Attempt } from '../../src/pipeline/job.ts';
+import { replayHistory } from '../../src/postgres/history.ts';
+import { budgets, fail, release, resultOf, settle, startStore } from '../support/store.ts';
+
+type Fixture = Awaited<ReturnType<typeof startStore>>;
+
+describe('the history', () => {
+  const agrees = async (s: Fixture, jobId: string) => {
+    const found = await s.store.job(jobId);
+    assert.ok(found);
+    const { state, fence, attempts, failures, crashes, releases } = found.job;
+    assert.deepEqual(replayHistory(found.events), { state, fence, attempts, failures, crashes, releases });
+    return found.events.map((event) => event.reason);
+  };
+
+  it('of every kind of transition adds up to the row', async (t) => {
+    const s = await startStore(t);
+    const long = await s.accept();
+    await release(s.store, (await s.claimed(long.jobId)).attempt);
+    await fail(s.store, (await s.claimed(long.jobId)).attempt);
+    await s.endWait(long.jobId);
+    await s.claimed(long.jobId);
+    await s.endLease(long.jobId);
+    await settle(s.store, (await s.claimed(long.jobId)).attempt);
+    assert.deepEqual(await agrees(s, long.jobId), [
+      'accepted',
+      'claimed',
+      'released',
+      'claimed',
+      'retried',
+      'claimed',
+      'crashed',
+      'settled',
+    ]);
+    const exhausted = await s.accept();
+    for (let crash = 0; crash < budgets.crashesMax; crash += 1) {
+      await s.claimed(exhausted.jobId);
+      await s.endLease(exhausted.jobId);
+    }
+    await s.claim(exhausted.jobId);
+    assert.equal((await agrees(s, exhausted.jobId)).at(-1), 'exhausted');
+    const failed = await s.accept();
+    await fail(s.store, (await s.claimed(failed.jobId)).attempt, 'corrupt_image');
+    assert.equal((await agrees(s, failed.jobId)).at(-1), 'failed');
+    for (const running of [false, true]) {
+      const deleted = await s.accept();
+      if (running) await s.claimed(deleted.jobId);
+      await s.store.deleteAttachment(s.owner, deleted.id, { graceMs: 1 });
+      assert.equal((await agrees(s, deleted.jobId)).at(-1), 'cancelled');
+    }
+    const older = await s.claimed(await s.addJob(long.id, 2));
+    const newer = await s.claimed(await s.addJob(long.id, 3));
+    await settle(s.store, newer.attempt, resultOf(newer.attempt, { withOriginal: false }));
+    await settle(s.store, older.attempt, resultOf(older.attempt, { withOriginal: false }));
+    assert.equal((await agrees(s, older.attempt.jobId)).at(-1), 'superseded');
+  });
+
+  it('throws where an event does not follow', async (t) => {
+    const s = await startStore(t);
+    const { jobId } = await s.ready();
+    const events = (await s.store.job(jobId))?.events ?? [];
+    assert.throws(() => replayHistory(events.slice(1)), /Expected claimed to follow from null/);
+    assert.throws(() => replayHistory([...events, ...events.slice(-1)]), /to follow from succeeded/);
+    assert.throws(() => replayHistory(events.map((event) => ({ ...event, fence: 7 }))), /Expected fence 0/);
+    assert.throws(() => replayHistory(events.map((event) => ({ ...event, reason: 'magic' }))), /received magic/);
+  });
+
+  it('explains every row after claims, renewals, ends, relays and deletions at once, and nothing deadlocks', async (t) => {
+    const s = await startStore(t, { poolMax: 12 });
+    const jobs = await Promise.all(Array.from({ length: 4 }, () => s.accept()));
+    for (const { id } of jobs) await s.addJob(id, 2);
+    const ids = (await s.pool.query<{ id: string }>('select id from jobs')).rows.map((row) => row.id);
+    await hammer(s, ids);
+    const reasons = new Set((await Promise.all(ids.map((id) => agrees(s, id)))).flat());
+    for (const reason of ['claimed', 'crashed', 'retried', 'released', 'settled', 'cancelled']) {
+      assert.ok(reasons.has(reason), `the storm reached ${reason}`);
+    }
+    const published = await s.pool.query<{ wrong: number }>(
+      `select count(*) as wrong
+       from variants
+       join attachments on attachments.id = variants.attachment_id
+       where variants.pipeline_version <> attachments.pipeline_version
+          or attachments.deleted_at is not null`,
+    );
+    assert.equal(published.rows[0]?.wrong, 0);
+  });
+});
+
+/** Ten clients at once, each doing 80 random things to the same few jobs with claims that are over as soon as they begin. */
+async function hammer(s: Fixture, jobIds: readonly string[]): Promise<void> {
+  // A lease of nothing: every claim of a processing job is a crash, and zombies are everywhere.
+  const leases = { leaseMs: 0, marginMs: 0, budgets: { attemptsMax: 1_000, crashesMax: 1_000 } };
+  const { store } = s;
+  let seed = 7;
+  const pick = (below: number) => {
+    seed = (seed * 48_271) % 2_147_483_647;
+    return seed % below;
+  };
+  const attempts: Attempt[] = [];
+  const verbs: ((attempt: Attempt, round: number) => Promise<unknown>)[] = [
+    (attempt) => store.renew(attempt, { leaseMs: 0, marginMs: 0 }),
+    async (attempt, round) => round > 40 && settle(store, attempt),
+    (attempt) => {
+      const failure = { code: 'internal', detail: 'x', retryMs: 0 } as const;
+      return store.fail(attempt, failure, { budgets: leases.budgets, graceMs: 0, who: 'w' });
+    },
+    (attempt) => release(store, attempt),
+    async () => {
+      const rings = await store.takeDue({ limit: 3, window: 3, takenMs: 0 });
+      for (const ring of rings) await store.markRung(ring, { baseMs: 0, capMs: 0, jitter: 1 });
+    },
+    () => store.ringAgain(3),
+    async (attempt, round) => round > 65 && store.deleteAttachment(s.owner, attempt.attachmentId, { graceMs: 0 }),
+  ];
+  const client = async () => {
+    for (let round = 0; round < 80; round += 1) {
+      const claim = await s.claim(jobIds[pick(jobIds.length)] ?? '', leases);
+      if (claim.kind === 'claimed') attempts.push(claim.claim.attempt);
+      const attempt = pick(2) === 0 ? attempts.at(-1) : attempts[pick(attempts.length)];
+      if (attempt) await verbs[pick(verbs.length)]?.(attempt, round);
+    }
+  };
+  await Promise.all(Array.from({ length: 10 }, client));
+}
