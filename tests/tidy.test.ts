@@ -14,6 +14,7 @@ import { catalogue } from '../src/errors.ts';
 import { attachmentStates, attachmentTransitions } from '../src/pipeline/attachment.ts';
 import { jobStates, jobTransitions } from '../src/pipeline/job.ts';
 import { currentVersion, recipes } from '../src/pipeline/recipe.ts';
+import { jobReasons } from '../src/postgres/history.ts';
 import {
   decisionsListed,
   errorsEqual,
@@ -22,6 +23,7 @@ import {
   pathsExist,
   recipesEqual,
   statesEqual,
+  stepsEqual,
   testsExist,
 } from './support/tidy-documents.ts';
 import {
@@ -85,6 +87,25 @@ describe('code', () => {
   test('no role loads the decoder: only the children that render do', () => none(decoderInChildrenOnly(files)));
   test('every module of src is reached from src/main.ts', () => none(reachable(files)));
 });
+
+describe('states', () => {
+  const reasons = Object.values(jobReasons).flatMap(({ from, to }) => from.map((state) => ({ from: state, to })));
+
+  test('the transitions of a job are those that the store writes into its history', () =>
+    none(stepsEqual('src/pipeline/job.ts', reasons, jobTransitions)));
+
+  test('the transitions of an attachment are those of the job of its first version', () => {
+    const shown: Readonly<Record<string, string>> = { ...statesAlike, succeeded: 'ready' };
+    const steps = reasons.flatMap(({ from, to }) => {
+      const step = { from: shown[from ?? ''], to: shown[to] };
+      return step.from && step.to && step.from !== step.to ? [{ from: step.from, to: step.to }] : [];
+    });
+    none(stepsEqual('src/pipeline/attachment.ts', steps, attachmentTransitions));
+  });
+});
+
+/** What an attachment shows of its job: superseded and cancelled jobs show nothing. */
+const statesAlike = { queued: 'queued', processing: 'processing', failed: 'failed' };
 
 describe('tests', () => {
   test('no test is skipped, singled out or put off', () => none(noTestLeftOut(files)));

@@ -119,6 +119,18 @@ export function statesEqual(
   ];
 }
 
+type Step = { readonly from: string | null; readonly to: string };
+
+/** Two tables of the code name the same steps from state to state, whatever they call them. */
+export function stepsEqual(path: string, expected: readonly Step[], found: readonly Step[]): Offence[] {
+  const keys = [...new Set(found.map(({ from, to }) => keyOf(from, to)))];
+  return differences(
+    path,
+    new Set(expected.map(({ from, to }) => keyOf(from, to))),
+    keys.map((key) => ({ line: 1, key })),
+  );
+}
+
 interface Recipe {
   readonly version: number;
   readonly workingEdge: number;

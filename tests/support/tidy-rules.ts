@@ -184,12 +184,15 @@ export const shortFunctions: Rule = (files) =>
   modulesIn(files, ...code).flatMap((file) => {
     const lines = file.text.split('\n');
     const found = [...nodesOf(treeOf(file))].filter(({ node }) => isFunction(node));
-    const own = found.filter(({ node, ancestors }) => standsAlone(file, node, ancestors.at(-1)));
+    const own = found
+      .filter(({ node, ancestors }) => standsAlone(file, node, ancestors.at(-1)))
+      .map(({ node }) => ({ node, lines: range(firstCommentAbove(lines, lineOf(node)), endOf(node)) }));
     return found.flatMap(({ node }) => {
       const counted = new Set(range(lineOf(node), endOf(node)));
-      for (const { node: inner } of own) {
+      if (counted.size <= functionLinesMax) return [];
+      for (const { node: inner, lines: without } of own) {
         if (inner.start <= node.start || inner.end > node.end) continue;
-        for (const line of range(firstCommentAbove(lines, lineOf(inner)), endOf(inner))) counted.delete(line);
+        for (const line of without) counted.delete(line);
       }
       const name = nameOf(node.id) ?? 'a function';
       return counted.size > functionLinesMax ? [`${file.path}:${lineOf(node)} ${name} has ${counted.size} lines`] : [];

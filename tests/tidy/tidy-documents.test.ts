@@ -91,6 +91,18 @@ describe('states', () => {
       /not in the code/,
       /lacks/,
     ));
+  test('two tables with different steps are caught, and the same steps under other names are not', () => {
+    const steps = [
+      { from: null, to: 'queued' },
+      { from: 'queued', to: 'done' },
+    ];
+    finds(documents.stepsEqual('src/a.ts', steps, transitions));
+    finds(documents.stepsEqual('src/a.ts', steps.slice(1), transitions), /not in the code: – \| queued/);
+    finds(
+      documents.stepsEqual('src/a.ts', [...steps, { from: 'done', to: 'queued' }], transitions),
+      /lacks: done \| queued/,
+    );
+  });
   test('a document without the heading is caught', () => finds(check('# None'), /lacks/, /lacks/, /lacks/, /lacks/));
 });
 
