@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { createPool, listen, type Pool, single, transaction } from '../../src/postgres/pool.ts';
+import { onEnd } from '../support/on-end.ts';
 import { freshDatabase } from '../support/postgres.ts';
 import { startTcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
@@ -16,7 +17,7 @@ async function prepare(t: test.TestContext) {
   await pool.query('create table notes (id int primary key)');
   const proxy = await startTcpProxy(t, url);
   const far = createPool({ url: proxy.url, max: 2, name: 'far', connectMs: 1_000 });
-  t.after(() => far.end());
+  onEnd(t, () => far.end());
   const ids = async () => (await pool.query('select id from notes order by id')).rows.map((row) => row.id);
   return { pool, proxy, far, ids };
 }
@@ -125,7 +126,7 @@ test('a statement over its time and a deadlock are unavailable: the statement is
   const { url, pool } = await freshDatabase(t, { empty: true });
   await pool.query('create table notes (id int primary key, n int); insert into notes values (1, 0), (2, 0)');
   const hasty = createPool({ url, max: 1, name: 'hasty', statementMs: 100 });
-  t.after(() => hasty.end());
+  onEnd(t, () => hasty.end());
   await assert.rejects(single(hasty, 'select pg_sleep(5)', [], { writes: true }), isFault('unavailable'));
   assert.equal((await hasty.query('select 1 as one')).rows[0].one, 1);
 

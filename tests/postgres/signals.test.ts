@@ -4,6 +4,7 @@ import test from 'node:test';
 import { newId } from '../../src/ids.ts';
 import { createPool } from '../../src/postgres/pool.ts';
 import { createSignals } from '../../src/postgres/signals.ts';
+import { onEnd } from '../support/on-end.ts';
 import { freshDatabase, type TestDatabase } from '../support/postgres.ts';
 import { startTcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
@@ -11,7 +12,7 @@ import { until } from '../support/until.ts';
 /** Listens like another process, and waits until it is one of `count` sessions that do. */
 async function listening(t: test.TestContext, { pool, url }: TestDatabase, topic: 'due' | 'changed', count = 1) {
   const signals = createSignals({ pool, url });
-  t.after(() => signals.close());
+  onEnd(t, () => signals.close());
   const heard: (string | null)[] = [];
   signals.listen(topic, (id) => heard.push(id));
   await until('it listens', async () => (await sessions(pool)) === count);
@@ -48,7 +49,7 @@ test('a listener of the same process hears at once, without a database', async (
 test('a burst of announcements reaches another process, each id once, in notifications of less than 8000 bytes', async (t) => {
   const db = await freshDatabase(t);
   const here = createSignals(db);
-  t.after(() => here.close());
+  onEnd(t, () => here.close());
   const there = await listening(t, db, 'changed');
   const ids = Array.from({ length: 500 }, newId);
   for (const id of [...ids, ...ids]) here.announce('changed', id);
@@ -59,7 +60,7 @@ test('a burst of announcements reaches another process, each id once, in notific
 test('one announcement is heard by another process within 50 ms', async (t) => {
   const db = await freshDatabase(t);
   const here = createSignals(db);
-  t.after(() => here.close());
+  onEnd(t, () => here.close());
   const there = await listening(t, db, 'due');
   const tookMs: number[] = [];
   for (let round = 1; round <= 10; round += 1) {
@@ -99,7 +100,7 @@ test('a listener that throws does not keep the others from hearing', async (t) =
   const errors: string[] = [];
   const log = { debug() {}, info() {}, warn() {}, error: (_: object, text: string) => errors.push(text) };
   const signals = createSignals({ ...db, log });
-  t.after(() => signals.close());
+  onEnd(t, () => signals.close());
   const heard: (string | null)[] = [];
   signals.listen('due', () => {
     throw new Error('broken');

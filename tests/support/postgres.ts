@@ -2,12 +2,8 @@
 import { randomBytes } from 'node:crypto';
 import { after } from 'node:test';
 import { connect, createPool, type Pool } from '../../src/postgres/pool.ts';
+import { onEnd, type Scope } from './on-end.ts';
 import { startServer, type TestServer } from './server.ts';
-
-/** What has an end at which to clean up: a test's context. */
-interface Scope {
-  after(clean: () => Promise<void>): void;
-}
 
 export interface TestDatabase {
   readonly url: string;
@@ -28,7 +24,7 @@ export async function freshDatabase(
   const address = new URL(server);
   address.pathname = `/${name}`;
   const pool = createPool({ url: address.href, max: poolMax, name: 'tests' });
-  t.after(async () => {
+  onEnd(t, async () => {
     await pool.end();
     // Processes that a test killed may still have sessions.
     await asAdmin(server, `drop database ${name} with (force)`);

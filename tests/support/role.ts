@@ -7,6 +7,7 @@ import { type ChildProcess, fork } from 'node:child_process';
 import path from 'node:path';
 import type { Point } from '../../src/pipeline/ports.ts';
 import type { Role } from '../../src/roles.ts';
+import { onEnd, type Scope } from './on-end.ts';
 
 export type Action = 'wait' | 'kill';
 export type FromParent =
@@ -47,10 +48,6 @@ export interface RoleProcess {
   output(): string;
 }
 
-interface Scope {
-  after(clean: () => Promise<void>): void;
-}
-
 /** Starts the roles in one process of their own, on a free port; it is killed when `t` ends. Rejects with its output when it does not start. */
 export async function startRole(t: Scope, options: RoleOptions): Promise<RoleProcess> {
   const child = fork(path.join(import.meta.dirname, 'role-process.ts'), [...options.roles], {
@@ -80,7 +77,7 @@ export async function startRole(t: Scope, options: RoleOptions): Promise<RolePro
     child.kill('SIGKILL');
     await ended;
   };
-  t.after(kill);
+  onEnd(t, kill);
   const url = await words.ready;
   return {
     url: url ?? '',

@@ -1,5 +1,6 @@
 /** A TCP proxy in front of PostgreSQL that cuts the line at a chosen word: after the server got it, before anybody hears of it. */
 import { connect, createServer, type Socket } from 'node:net';
+import { onEnd, type Scope } from './on-end.ts';
 
 export interface TcpProxy {
   /** The given URL, by way of the proxy. */
@@ -12,7 +13,7 @@ export interface TcpProxy {
   refuse(refusing: boolean): void;
 }
 
-export async function startTcpProxy(t: { after(clean: () => Promise<void>): void }, url: string): Promise<TcpProxy> {
+export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
   const target = new URL(url);
   const clients = new Set<Socket>();
   let word: string | null = null;
@@ -46,7 +47,7 @@ export async function startTcpProxy(t: { after(clean: () => Promise<void>): void
   const cutAll = () => {
     for (const client of clients) client.destroy();
   };
-  t.after(async () => {
+  onEnd(t, async () => {
     cutAll();
     await new Promise((resolve) => server.close(resolve));
   });
