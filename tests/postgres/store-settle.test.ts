@@ -74,9 +74,12 @@ describe('a zombie', () => {
       const { jobId, id } = await s.accept();
       const { attempt } = await s.claimed(jobId);
       await s.endLease(jobId);
-      await s.claimed(jobId);
+      const { attempt: last } = await s.claimed(jobId);
       await s.store.deleteAttachment(s.owner, id, { graceMs: times.graceMs });
+      const before = await s.everything();
       assert.equal(await end(s.store, attempt), 'lost');
+      assert.equal(await end(s.store, { ...last, attemptId: randomUUID() }), 'lost');
+      assert.equal(await s.everything(), before);
     });
   }
 });
