@@ -118,12 +118,15 @@ test('puts survive a folder that comes and goes under them', () =>
     const remover = (async () => {
       while (putting) await other.deleteMany(['a/b/c/gone', 'a/b/other']);
     })();
-    for (let turn = 0; turn < 200; turn += 1) {
-      await blobs.put('a/b/c/kept', pieces(noise(10, turn)));
-      await blobs.deleteMany(['a/b/c/kept']);
-      await blobs.put('a/b/c/gone', pieces(noise(10, turn)));
+    try {
+      for (let turn = 0; turn < 200; turn += 1) {
+        await blobs.put('a/b/c/kept', pieces(noise(10, turn)));
+        await blobs.deleteMany(['a/b/c/kept']);
+        await blobs.put('a/b/c/gone', pieces(noise(10, turn)));
+      }
+    } finally {
+      putting = false;
     }
-    putting = false;
     await remover;
   }));
 
@@ -132,26 +135,30 @@ test('a start sweeps the temporary files of dead processes and of strangers afte
     const first = createFileBlobs({ dir });
     await first.health();
     const put = await putInChild(dir, { key: 'a/b', size: 3_000_000, seed: 1, pieceBytes: 1000, hangAt: 2_000_000 });
-    await put.asked(2_000_000);
-    const temporary = join(dir, '.tmp');
-    const [living] = await readdir(temporary);
-    assert.ok(living !== undefined);
+    try {
+      await put.asked(2_000_000);
+      const temporary = join(dir, '.tmp');
+      const [living] = await readdir(temporary);
+      assert.ok(living !== undefined);
 
-    const [pid, ticks, ...scope] = processTag().split('-');
-    const reused = `${pid}-${Number(ticks) - 1}-${scope.join('-')}.aa`;
-    const own = `${processTag()}.bb`;
-    const stranger = `${pid}-${ticks}-1-feed.cc`;
-    const oldStranger = `${pid}-${ticks}-1-feed.dd`;
-    for (const name of [reused, own, stranger, oldStranger]) await writeFile(join(temporary, name), 'x');
-    const longAgo = new Date(Date.now() - 61 * 60 * 1000);
-    await utimes(join(temporary, oldStranger), longAgo, longAgo);
-    await utimes(join(temporary, own), longAgo, longAgo);
-    await createFileBlobs({ dir }).health();
-    assert.deepEqual((await readdir(temporary)).sort(), [living, own, stranger].sort());
+      const [pid, ticks, ...scope] = processTag().split('-');
+      const reused = `${pid}-${Number(ticks) - 1}-${scope.join('-')}.aa`;
+      const own = `${processTag()}.bb`;
+      const stranger = `${pid}-${ticks}-1-feed.cc`;
+      const oldStranger = `${pid}-${ticks}-1-feed.dd`;
+      for (const name of [reused, own, stranger, oldStranger]) await writeFile(join(temporary, name), 'x');
+      const longAgo = new Date(Date.now() - 61 * 60 * 1000);
+      await utimes(join(temporary, oldStranger), longAgo, longAgo);
+      await utimes(join(temporary, own), longAgo, longAgo);
+      await createFileBlobs({ dir }).health();
+      assert.deepEqual((await readdir(temporary)).sort(), [living, own, stranger].sort());
 
-    await put.kill();
-    await createFileBlobs({ dir }).health();
-    assert.deepEqual((await readdir(temporary)).sort(), [own, stranger].sort());
+      await put.kill();
+      await createFileBlobs({ dir }).health();
+      assert.deepEqual((await readdir(temporary)).sort(), [own, stranger].sort());
+    } finally {
+      await put.kill();
+    }
   }));
 
 test('a symbolic link inside the folder is never followed out of it', () =>

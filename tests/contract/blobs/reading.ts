@@ -104,8 +104,9 @@ export const readingCases: BlobsCase[] = [
           const seed = turn % 2;
           await blobs.put('staging/a', pieces(noise(sizes[seed] ?? 0, seed)));
         }
+      })().finally(() => {
         writing = false;
-      })();
+      });
       while (writing) {
         const found = await read(blobs, 'staging/a');
         const seed = sizes.indexOf(found.length);
