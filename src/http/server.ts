@@ -67,10 +67,11 @@ export async function createServer(deps: HttpDeps, settings: HttpSettings): Prom
   app.addContentTypeParser('application/json', (request: FastifyRequest) => readJson(request.raw));
   app.addHook('onRequest', async (request, reply) => {
     setFrameHeaders(request, reply);
+    // Not `onResponse`: that one says nothing of a client that went away before its answer.
+    reply.raw.once('close', () => logAnswer(deps, request, reply));
     refuseUnroutable(request, methods);
   });
   app.addHook('onRequest', authenticate(deps.people));
-  app.addHook('onResponse', async (request, reply) => logAnswer(deps, request, reply));
   declareAccess(app);
   await installContract(app, packageFile.version);
   addSharedSchemas(app);
@@ -164,6 +165,7 @@ function logAnswer(deps: HttpDeps, request: FastifyRequest, reply: FastifyReply)
     status: statusCode,
     ms: Math.round(elapsedTime),
     userId: request.user?.id,
+    ...(reply.raw.writableFinished ? {} : { aborted: true }),
   };
   if (route.startsWith('/health') || route === '/metrics') deps.log.debug(fields, 'answered');
   else deps.log.info(fields, 'answered');
