@@ -3,6 +3,7 @@
  *
  * A setting that cannot be read, or a pair that contradicts each other, ends the process at start with one sentence each.
  */
+import { readFileSync } from 'node:fs';
 import { availableParallelism, totalmem } from 'node:os';
 import { resolve } from 'node:path';
 import { day, gibi, hour, mebi, minute, type Setting, table } from './settings.ts';
@@ -30,7 +31,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>> = p
   const problems: string[] = [];
   const values: Record<string, string | number> = {};
   for (const [name, setting] of Object.entries(table) as [string, Setting][]) {
-    const parsed = parse(setting, env[setting.env]?.trim() || setting.fallback);
+    const parsed = parse(setting, given(setting, env, problems) || setting.fallback);
     if (typeof parsed === 'object') problems.push(parsed.problem);
     else values[name] = parsed;
   }
@@ -42,12 +43,31 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>> = p
   return Object.freeze(config);
 }
 
+/** The variable itself or, for what may hold a credential, the file that `NAME_FILE` names: the way of container secrets. */
+function given(
+  setting: Setting,
+  env: Readonly<Record<string, string | undefined>>,
+  problems: string[],
+): string | undefined {
+  const value = env[setting.env]?.trim();
+  const file = env[`${setting.env}_FILE`]?.trim();
+  if (value || !file || (setting.kind !== 'secret' && setting.kind !== 'url')) return value;
+  try {
+    return readFileSync(file, 'utf8').trim();
+  } catch {
+    problems.push(`Expected a readable file for ${setting.env}_FILE, received "${file}".`);
+    return undefined;
+  }
+}
+
 function parse(setting: Setting, raw: string): string | number | { problem: string } {
   const shown = setting.kind === 'secret' || setting.kind === 'url' ? 'something else' : `"${raw}"`;
   const expected = (form: string) => ({ problem: `Expected ${form} for ${setting.env}, received ${shown}.` });
   switch (setting.kind) {
     case 'path':
       return resolve(raw);
+    case 'name':
+      return /^[a-z][a-z0-9_-]{0,30}$/.test(raw) ? raw : expected('a lower-case word');
     case 'choice':
       return setting.choices?.includes(raw) ? raw : expected(`one of ${setting.choices?.join(', ')}`);
     case 'url':
@@ -126,6 +146,14 @@ function relations(c: Config): string[] {
     [
       c.renderConcurrency === 1 || c.renderConcurrency * c.renderMemoryBytes < memoryBudget(),
       `RENDER_CONCURRENCY × RENDER_MEMORY (${c.renderConcurrency * c.renderMemoryBytes}) must be less than this machine's memory (${memoryBudget()}).`,
+    ],
+    [
+      c.breakerFloorMs <= c.breakerCapMs,
+      `BREAKER_FLOOR (${c.breakerFloorMs} ms) must not be more than BREAKER_CAP (${c.breakerCapMs} ms).`,
+    ],
+    [
+      c.delivery === 'stream' || c.blobsUrl.startsWith('s3:'),
+      'DELIVERY=redirect needs an s3: BLOBS_URL: other stores have no URLs.',
     ],
     [c.drainMs < c.killMs, `DRAIN (${c.drainMs} ms) must be less than STOP_GRACE (${c.killMs} ms).`],
     [

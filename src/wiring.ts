@@ -19,6 +19,7 @@ import { hashPassword } from './http/password.ts';
 import type { HttpServer } from './http/server.ts';
 import { newId } from './ids.ts';
 import { createAccept } from './pipeline/accept.ts';
+import { createBreaker } from './pipeline/breaker.ts';
 import { createJanitor } from './pipeline/janitor.ts';
 import type { Blobs, Broker, Clock, Images, Reach, Signals } from './pipeline/ports.ts';
 import { recipes } from './pipeline/recipe.ts';
@@ -196,7 +197,8 @@ async function startLoops(
 ): Promise<void> {
   const { broker, clock, config, telemetry } = parts;
   const { log, meter } = telemetry;
-  const shared = { ...parts, log, meter };
+  const breakers = buildBreakers(parts);
+  const shared = { ...parts, breakers, log, meter };
   await untilSchema(parts, ends.stop);
   await until('the broker is prepared', () => broker.prepare(), parts, ends.stop);
   const running: Promise<void>[] = [];
@@ -210,6 +212,16 @@ async function startLoops(
     running.push(createWorker({ ...shared, images, scratch, who, clock }, { ...settings, ...retry }).run(ends));
   }
   await Promise.all(running);
+  for (const breaker of Object.values(breakers)) breaker.end();
+}
+
+function buildBreakers({ store, blobs, broker, clock, config, telemetry }: Parts) {
+  const deps = { clock, log: telemetry.log, meter: telemetry.meter };
+  return {
+    store: createBreaker('store', () => store.health(), deps, config),
+    storage: createBreaker('storage', () => blobs.health(), deps, config),
+    broker: createBreaker('broker', () => broker.health(), deps, config),
+  };
 }
 
 async function untilSchema(parts: Parts, stop: AbortSignal): Promise<void> {

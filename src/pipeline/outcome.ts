@@ -8,6 +8,7 @@
  */
 import { type Code, catalogue, describe, SkrepkaError } from '../errors.ts';
 import { attemptPrefix, originalName, type Variant } from './attachment.ts';
+import type { Breaker } from './breaker.ts';
 import { type Attempt, type JobState, type RetrySettings, retryDelayMs } from './job.ts';
 import { BlobError, type Blobs, type Clock, type Log, type Meter, type Reach, type ScratchDir } from './ports.ts';
 import { digest, type Rendered } from './render.ts';
@@ -28,6 +29,7 @@ export interface OutcomeDeps {
   readonly log: Log;
   readonly meter: Meter;
   readonly reach: Reach;
+  readonly breakers: { readonly store: Breaker; readonly storage: Breaker };
   /** Names this worker in the history. */
   readonly who: string;
 }
@@ -126,14 +128,12 @@ export async function giveUp(
     return release(claim, error.why, 0, deps, settings);
   }
   if (error instanceof StoreError || (error instanceof BlobError && error.fault === 'unavailable')) {
+    const dependency = error instanceof StoreError ? 'store' : 'storage';
+    const breaker = deps.breakers[dependency];
+    breaker.trip();
     deps.log.warn({ ...fields, error: describe(error) }, 'worker: a dependency is down, gives its claim back');
-    return release(
-      claim,
-      error instanceof StoreError ? 'store is down' : 'storage is down',
-      settings.releaseMs,
-      deps,
-      settings,
-    );
+    const delayMs = Math.max(settings.releaseMs, breaker.mayCloseInMs());
+    return release(claim, `${dependency} is down`, delayMs, deps, settings);
   }
   const code: Code =
     error instanceof SkrepkaError ? error.code : error instanceof BlobError ? 'storage_unavailable' : 'internal';

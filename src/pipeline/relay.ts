@@ -7,6 +7,7 @@
  * twice, and the claim absorbs the second. Repaired by the bell in both cases; the relay itself holds nothing.
  */
 import { describe } from '../errors.ts';
+import type { Breaker } from './breaker.ts';
 import { encodeRing, type Ring, ringId } from './job.ts';
 import { type Broker, BrokerError, type Clock, type Log, type Meter, type Reach, type Signals } from './ports.ts';
 import { type Store, StoreError } from './store.ts';
@@ -23,6 +24,7 @@ export interface RelayDeps {
   readonly store: Store;
   readonly broker: Broker;
   readonly signals: Signals;
+  readonly breakers: { readonly store: Breaker; readonly broker: Breaker };
   readonly clock: Clock;
   readonly log: Log;
   readonly meter: Meter;
@@ -38,12 +40,10 @@ export interface Relay {
 const batchMax = 64;
 const idleFloorMs = 200;
 const idleCapMs = 2000;
-const outageFloorMs = 250;
-const outageCapMs = 5000;
 const waitRefreshMs = 5000;
 
 export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
-  const { store, broker, clock, log, meter, reach } = deps;
+  const { store, broker, breakers, clock, log, meter, reach } = deps;
   let wake: AbortController | null = null;
   let disrupted = false;
   const poke = () => wake?.abort();
@@ -58,29 +58,27 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
     });
     stop.addEventListener('abort', poke, { once: true });
     let idleMs = idleFloorMs;
-    let outageMs = outageFloorMs;
     while (!stop.aborted) {
+      await breakers.store.closed(stop);
+      await breakers.broker.closed(stop);
       // Armed before the round: a poke during it is not lost.
       wake = new AbortController();
       try {
-        const { rung, ok } = await round();
-        outageMs = ok ? outageFloorMs : Math.min(outageMs * 2, outageCapMs);
+        const rung = await round();
         idleMs = rung > 0 ? idleFloorMs : Math.min(idleMs * 2, idleCapMs);
-        if (!ok) await clock.sleep(outageMs, stop);
-        else if (rung === 0) await clock.sleep(await store.untilDueMs(idleMs), wake.signal);
+        if (rung === 0) await clock.sleep(await store.untilDueMs(idleMs), wake.signal);
       } catch (error) {
         log.warn({ error: describe(error) }, 'relay: the store did not answer');
         meter.count('relay_faults_total', { dependency: 'store' });
-        outageMs = Math.min(outageMs * 2, outageCapMs);
-        await clock.sleep(outageMs, stop);
+        breakers.store.trip();
       }
     }
     offSignal();
     offBroker();
   }
 
-  /** One batch. `ok` is false when the broker failed: then taking more would only wear bells out. */
-  async function round(): Promise<{ rung: number; ok: boolean }> {
+  /** One batch; answers how many bells it took. */
+  async function round(): Promise<number> {
     if (disrupted) {
       disrupted = false;
       const again = await store.ringAgain(settings.brokerWindow);
@@ -88,14 +86,14 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
       meter.count('bells_hastened_total', { reason: 'disrupted' }, again);
     }
     const rings = await store.takeDue({ limit: batchMax, window: settings.brokerWindow, takenMs: settings.takenMs });
-    if (rings.length === 0) return { rung: 0, ok: true };
+    if (rings.length === 0) return 0;
     await reach('relay.taken', rings[0]?.jobId ?? '');
     await refreshBase();
-    const results = await Promise.all(rings.map(announce));
-    return { rung: rings.length, ok: results.every(Boolean) };
+    await Promise.all(rings.map(announce));
+    return rings.length;
   }
 
-  async function announce(ring: Ring): Promise<boolean> {
+  async function announce(ring: Ring) {
     try {
       await broker.publish(ringId(ring), encodeRing(ring), { timeoutMs: settings.publishTimeoutMs });
     } catch (error) {
@@ -105,7 +103,9 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
         'relay: not confirmed',
       );
       meter.count('relay_faults_total', { dependency: 'broker' });
-      return false;
+      // Taking more now would only wear bells out.
+      breakers.broker.trip();
+      return;
     }
     await reach('relay.published', ring.jobId);
     try {
@@ -118,7 +118,6 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
       log.warn({ job: ring.jobId, error: describe(error) }, 'relay: not marked');
     }
     await reach('relay.marked', ring.jobId);
-    return true;
   }
 
   /** Re-rings wait for three times what claims wait lately: under load a slow queue is not a lost message. */

@@ -66,11 +66,16 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     while (!stop.aborted) {
       // A free slot first, then a delivery: what a busy worker holds nobody else can take.
       await gate.open(stop);
+      // And nothing is taken while what every attempt needs is away.
+      await deps.breakers.store.closed(stop);
+      await deps.breakers.storage.closed(stop);
       const delivery = stop.aborted ? null : await consumer.next(stop);
       if (!delivery) continue;
       lastDeliveryMs = clock.monotonicMs();
-      if (stop.aborted || !gate.enter()) {
-        await delivery.nak(0).catch(() => undefined);
+      const awayMs = Math.max(deps.breakers.store.mayCloseInMs(), deps.breakers.storage.mayCloseInMs());
+      // While this one waited for it, a job that runs alone has come, or a dependency has gone.
+      if (stop.aborted || awayMs > 0 || !gate.enter()) {
+        await delivery.nak(awayMs).catch(() => undefined);
         continue;
       }
       const work = handle(delivery, abort)
@@ -159,7 +164,10 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     } catch (error) {
       if (!(error instanceof StoreError)) throw error;
       log.warn({ job: ring.jobId, fault: error.fault, error: describe(error) }, 'worker: claim not answered');
-      if (error.fault === 'unavailable') return null;
+      if (error.fault === 'unavailable') {
+        deps.breakers.store.trip();
+        return null;
+      }
     }
     while (!abort.aborted && clock.monotonicMs() < deadlineMs) {
       try {

@@ -63,7 +63,8 @@ test('an outage of the broker spends no attempts and wears few bells out', async
   const { attachment } = await p.upload('IMG 1');
   p.startRelay();
   p.startWorker();
-  await eventually('several publishes failed', () => p.meter.counted('relay_faults_total') >= 3);
+  await eventually('several probes failed', () => p.meter.counted('breaker_probes_failed_total') >= 4);
+  assert.equal(p.meter.counted('relay_faults_total'), 1, 'only a probe asks a broker that is away');
   p.memory.start();
   await p.untilState(attachment.id, 'ready');
   const job = await p.jobOf(attachment.id);

@@ -11,6 +11,7 @@ import { createSystemClock } from '../../src/drivers/clock-system.ts';
 import { createFileScratch } from '../../src/drivers/scratch-file.ts';
 import { newId } from '../../src/ids.ts';
 import { createAccept, type Upload } from '../../src/pipeline/accept.ts';
+import { createBreaker } from '../../src/pipeline/breaker.ts';
 import { createJanitor } from '../../src/pipeline/janitor.ts';
 import type { Images, Signals } from '../../src/pipeline/ports.ts';
 import { recipes } from '../../src/pipeline/recipe.ts';
@@ -48,6 +49,8 @@ export const quick = {
   graceMs: 50,
   replacedMs: 50,
   releaseMs: 50,
+  breakerFloorMs: 20,
+  breakerCapMs: 200,
   janitorMs: 50,
   sweepMs: 100,
   orphanMs: 86_400_000,
@@ -83,7 +86,20 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
   const meter = createTally();
   const points = createPoints();
   const log = silent;
-  const shared = { store: store.port, blobs: blobs.port, clock, log, meter, reach: points.reach };
+  const breakers = {
+    store: createBreaker('store', () => store.port.health(), { clock, log, meter }, settings),
+    storage: createBreaker('storage', () => blobs.port.health(), { clock, log, meter }, settings),
+    broker: createBreaker('broker', () => broker.port.health(), { clock, log, meter }, settings),
+  };
+  const shared = {
+    breakers,
+    store: store.port,
+    blobs: blobs.port,
+    clock,
+    log,
+    meter,
+    reach: points.reach,
+  };
   const accept = createAccept({ ...shared, sniffer: fakeSniffer }, settings);
 
   const user = newId();
@@ -95,6 +111,7 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
   const stops: (() => Promise<void>)[] = [];
   t.after(async () => {
     await Promise.all(stops.map((stop) => stop()));
+    for (const breaker of Object.values(breakers)) breaker.end();
     await blobs.port.close();
     await rm(dir, { recursive: true, force: true });
   });
