@@ -78,6 +78,8 @@ export interface ByteRange {
  * Every failure is a `BlobError`, except that a body which throws makes `put` reject with that very error.
  */
 export interface Blobs {
+  /** Creates or verifies what the driver needs (a bucket, a folder). Rejects with one clear sentence. Safe to call from every process at once. */
+  prepare(): Promise<void>;
   /**
    * Stores a body of unknown length under `key`. All or nothing: until it resolves, readers see the old object or none,
    * also when the process is killed. When it resolves, the object is durable. Rejects and leaves nothing when the body
