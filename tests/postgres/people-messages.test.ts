@@ -184,6 +184,19 @@ describe('messages', () => {
     assert.equal(await people.listMessages(ada.id, newId(), all), null);
   });
 
+  it('name attachments by position, in whatever order the rows lie', async (t) => {
+    const { pool, people, account, chat, attachment, send } = await startPeople(t);
+    const ada = await account('ada');
+    const made = await chat(ada.id);
+    const given = [await attachment(ada.id), await attachment(ada.id), await attachment(ada.id)];
+    const message = sent(await send(made.id, ada.id, '', given));
+    await pool.query('update message_attachments set position = -position');
+    const listed = await people.listMessages(ada.id, made.id, all);
+    assert.deepEqual(listed?.items[0]?.attachmentIds, given.toReversed());
+    assert.deepEqual((await people.messageFor(ada.id, message.id))?.attachmentIds, given.toReversed());
+    assert.deepEqual((await people.sentMessage(ada.id, message.id))?.attachmentIds, given.toReversed());
+  });
+
   it('leave out attachments that were deleted', async (t) => {
     const { pool, people, account, chat, attachment, send } = await startPeople(t);
     const ada = await account('ada');
