@@ -78,7 +78,12 @@ async function holding(t: TestContext, database: TestDatabase, statement: string
 
 test('many processes may prepare at once on an empty database', async (t) => {
   const database = await emptyDatabase(t);
-  await Promise.all(Array.from({ length: 8 }, () => open(t, database)));
+  const all = await Promise.all(Array.from({ length: 8 }, () => open(t, database)));
+  // Connected already, they meet in the catalogue.
+  for (let round = 0; round < 5; round += 1) {
+    await database.pool.query('drop schema skrepka_broker cascade');
+    await Promise.all(all.map(({ broker }) => broker.prepare()));
+  }
   const { rows } = await database.pool.query('select version from skrepka_broker.about');
   assert.deepEqual(rows, [{ version: 1 }]);
 });
@@ -144,6 +149,32 @@ test('an idle consumer asks about once a second, also while messages are out or 
   await nothing(consumer, 3_000);
   const sent = statements.length - before;
   assert.ok(sent >= 2 && sent <= 7, `expected 2 to 7 statements in 3 s, received ${sent}`);
+});
+
+test('a queue that is dropped again and again under traffic ends nobody', async (t) => {
+  const database = await emptyDatabase(t);
+  const [publisher, worker] = [(await open(t, database)).broker, (await open(t, database)).broker];
+  const enough = new AbortController();
+  const seen: (string | null)[] = [];
+  const consuming = (async () => {
+    const consumer = await worker.consumer(patient);
+    for (let one = await consumer.next(enough.signal); one; one = await consumer.next(enough.signal)) {
+      seen.push(text(one));
+      await one.ack().catch((error) => assert.ok(isFault(['unavailable', 'unknown'])(error), String(error)));
+    }
+  })();
+  for (let round = 0; round < 15; round += 1) {
+    const publishing = Promise.allSettled(Array.from({ length: 20 }, (_, at) => publish(publisher, `${round}:${at}`)));
+    // A drop that loses a deadlock against the traffic is as good as none.
+    await database.pool.query('drop schema if exists skrepka_broker cascade').catch(() => {});
+    for (const one of await publishing) {
+      if (one.status === 'rejected') assert.ok(isFault(['unavailable', 'unknown'])(one.reason), String(one.reason));
+    }
+  }
+  await publish(publisher, 'last');
+  await until('the last one comes', () => seen.includes('last'));
+  enough.abort();
+  await consuming;
 });
 
 /** A broker whose consumers would sleep for a minute, and how to await that a take of theirs found nothing. */
@@ -291,6 +322,22 @@ test('an id that PostgreSQL cannot hold is refused without harm to its neighbour
   assert.equal(refused.status === 'rejected' && isFault(['refused'])(refused.reason), true);
   assert.equal(long.status === 'rejected' && isFault(['refused'])(long.reason), true);
   assert.equal(good.status, 'fulfilled');
+});
+
+test('an earlier delivery ends, extends and gives back nothing of its successor', async (t) => {
+  const database = await emptyDatabase(t);
+  const { broker } = await open(t, database);
+  await publish(broker, 'passed on');
+  const consumer = await broker.consumer(patient);
+  const earlier = await receive(consumer);
+  await database.pool.query('update skrepka_broker.messages set visible_at = now()');
+  assert.equal((await receive(consumer)).deliveries, 2);
+  const row = () => database.pool.query('select * from skrepka_broker.messages').then(({ rows }) => rows);
+  const before = await row();
+  await earlier.extend();
+  await earlier.nak(0);
+  await earlier.ack();
+  assert.deepEqual(await row(), before);
 });
 
 /** A consumer that has one delivery in hand and one prefetched, and the passing of `ms` for both sides. */
