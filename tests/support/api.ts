@@ -106,7 +106,7 @@ export async function startApi(
     return { id: user.id, handle, token };
   };
 
-  return { ...world, url, people, lines, account, call: caller(url) };
+  return { ...world, url, people, lines, account, call: caller(url), close: () => server.close() };
 }
 
 /** Sends a request over a real connection: `call('POST /v1/chats', { token, json })`. */
