@@ -1,4 +1,4 @@
-/** Counted checks for the demonstrations: one line each, the first failed one ends the run. */
+/** Counted checks for the demonstrations: the first one that fails ends the run. */
 import assert from 'node:assert/strict';
 
 /** Something was not as promised. The message is the sentence to print. */
@@ -11,12 +11,12 @@ export class CheckFailed extends Error {
 
 export interface Checks {
   readonly count: number;
-  /** Runs `work` and prints a line: `title`, and what it answers. Rejects `CheckFailed` when it throws an assertion. */
+  /** Runs `work` and tells that it held, with the note that it answers. Rejects `CheckFailed` when it throws an assertion. */
   check<T>(title: string, work: () => Promise<{ note?: string; value: T }>): Promise<T>;
 }
 
-/** `print` gets finished lines. */
-export function createChecks(print: (line: string) => void): Checks {
+/** `held` is called after each check that held, with its number from 1. */
+export function createChecks(held: (number: number, text: string) => void): Checks {
   let count = 0;
   return {
     get count() {
@@ -26,11 +26,11 @@ export function createChecks(print: (line: string) => void): Checks {
       try {
         const { note, value } = await work();
         count += 1;
-        print(`ok ${String(count).padStart(2)}  ${title}${note === undefined ? '' : `  (${note})`}`);
+        held(count, note === undefined ? title : `${title} (${note})`);
         return value;
       } catch (error) {
         if (!(error instanceof assert.AssertionError)) throw error;
-        throw new CheckFailed(`not ok ${count + 1}  ${title}: ${error.message}`, error);
+        throw new CheckFailed(`${count + 1}. ${title}: this did not hold. ${error.message}`, error);
       }
     },
   };

@@ -1,4 +1,5 @@
 /** How the demonstrations talk to a server: over HTTP as anyone would, with nothing imported from `src`. */
+import assert from 'node:assert/strict';
 
 export interface Answer {
   readonly status: number;
@@ -60,6 +61,13 @@ export function createHttpClient(baseUrl: string): HttpClient {
       return { status: response.status, headers: response.headers, bytes, json: parsed(response, bytes) };
     },
   };
+}
+
+/** Answers the answer when it has the expected status; otherwise fails with the problem that the server told. */
+export function expectStatus(answer: Answer, expected: number): Answer {
+  const problem = answer.json?.code === undefined ? '' : ` (${answer.json.code}: ${answer.json.detail})`;
+  assert.equal(answer.status, expected, `expected ${expected}, received ${answer.status}${problem}`);
+  return answer;
 }
 
 function parsed(response: Response, bytes: Buffer): Record<string, unknown> | null {

@@ -8,7 +8,7 @@ import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { CheckFailed, type Checks, createChecks } from './checks.ts';
-import { type Answer, createHttpClient, type HttpClient, NoAnswer } from './http-client.ts';
+import { type Answer, createHttpClient, expectStatus, type HttpClient, NoAnswer } from './http-client.ts';
 import { type PictureHeader, readJpeg, readWebp } from './picture-header.ts';
 
 const baseUrl = process.env.BASE_URL || 'http://localhost:8080';
@@ -29,7 +29,7 @@ process.exit(await main());
 
 async function main(): Promise<number> {
   console.log(`Smoke test of ${baseUrl}`);
-  const checks = createChecks((line) => console.log(line));
+  const checks = createChecks((number, text) => console.log(`${String(number).padStart(2)}. ${text}`));
   try {
     await smoke(checks);
     console.log(`All ${checks.count} checks held.`);
@@ -322,11 +322,6 @@ async function remove({ ask, token, checks, uploaded }: Walk, id: string): Promi
 }
 
 /* ---------------------------------------------------------------- shared */
-
-function expectStatus(answer: Answer, expected: number): void {
-  const problem = answer.json?.code === undefined ? '' : ` (${answer.json.code}: ${answer.json.detail})`;
-  assert.equal(answer.status, expected, `expected ${expected}, received ${answer.status}${problem}`);
-}
 
 function seconds(sinceMs: number): string {
   return `${((performance.now() - sinceMs) / 1000).toFixed(1)} s`;
