@@ -5,6 +5,7 @@
 import assert from 'node:assert/strict';
 import { createHash, randomBytes, scryptSync } from 'node:crypto';
 import type { TestContext } from 'node:test';
+import { createSystemClock } from '../../src/drivers/clock-system.ts';
 import type { HttpDeps, HttpSettings } from '../../src/http/app.ts';
 import { createServer } from '../../src/http/server.ts';
 import { newId } from '../../src/ids.ts';
@@ -85,7 +86,7 @@ export async function startApi(
     log,
     meter: { count() {}, observe() {} },
     metrics: untouchable('metrics'),
-    clock: { ...untouchable<HttpDeps['clock']>('clock'), newId },
+    clock: createSystemClock(),
   };
   const server = await createServer({ ...real, ...options.deps?.(real) }, { ...settings, ...options.settings });
   t.after(() => server.close());
