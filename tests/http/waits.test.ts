@@ -46,7 +46,14 @@ function createStage() {
 
 /** A state that a test sets, and how often it was looked at. */
 function createSubject() {
-  const subject = { state: 'queued', looks: 0, look: async () => (subject.looks++, subject.state) };
+  const subject = {
+    state: 'queued',
+    looks: 0,
+    async look() {
+      subject.looks += 1;
+      return subject.state;
+    },
+  };
   return subject;
 }
 
