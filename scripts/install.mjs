@@ -22,15 +22,17 @@ linkLibraries();
 /** One sentence when this machine cannot run Skrepka, else null. */
 function refusePlatform(platform, arch, version) {
   const major = Number(version.split('.')[0]);
-  if (platform === 'win32') return 'Skrepka does not run on Windows itself: use WSL 2, a container or a Linux machine.';
+  if (platform === 'win32') return 'Windows itself is not supported: use WSL 2, a container or a Linux machine.';
   if (platform === 'linux' && isMusl()) {
-    return 'Skrepka does not run on musl (Alpine): use a distribution with glibc, such as Debian.';
+    return 'musl (Alpine) is not supported: use a distribution with glibc, such as Debian.';
   }
   if (platform === 'linux' && (arch === 'x64' || arch === 'arm64')) {
-    return major >= 18 ? null : `Skrepka needs npm of Node.js 18 or newer to install itself, and this is ${version}.`;
+    return major >= 18
+      ? null
+      : `npm of Node.js 18 or newer is needed for the installation, and this is ${version}: install a newer one from https://nodejs.org.`;
   }
   if (major >= nodeMajorMin) return null;
-  return `Skrepka needs Node.js ${nodeMajorMin} or newer on ${platform} ${arch}, and this is ${version}: install it from https://nodejs.org.`;
+  return `Node.js ${nodeMajorMin} or newer is needed on ${platform} ${arch}, and this is ${version}: install it from https://nodejs.org.`;
 }
 
 function isMusl() {

@@ -42,7 +42,7 @@ export async function holdFolder(dir: string, log: Log): Promise<HeldFolder> {
 async function tryFolder(dir: string): Promise<void> {
   const probe = path.join(dir, `probe-${randomBytes(4).toString('hex')}`);
   try {
-    await mkdir(dir, { recursive: true });
+    await makeFolder(dir);
     await writeFile(probe, '');
     await rm(probe);
   } catch (error) {
@@ -60,6 +60,23 @@ async function tryFolder(dir: string): Promise<void> {
       error,
     );
   }
+}
+
+/** By steps, because `recursive` never ends where a folder can neither be made nor found, as in `/proc` (Node 24). */
+async function makeFolder(dir: string): Promise<void> {
+  if (await isFolder(dir)) return;
+  const above = path.dirname(dir);
+  if (above !== dir) await makeFolder(above);
+  await mkdir(dir).catch(async (error: unknown) => {
+    if (!(await isFolder(dir))) throw error;
+  });
+}
+
+async function isFolder(dir: string): Promise<boolean> {
+  return await stat(dir).then(
+    (found) => found.isDirectory(),
+    () => false,
+  );
 }
 
 /** Writes the whole lock at once or not at all: a reader never sees an empty one. */

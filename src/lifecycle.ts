@@ -6,7 +6,6 @@
  * aborts: a step then gives up what it can and comes to its end. An error that nobody caught ends the process with 1 at once: what
  * it held is repaired by the bell, what it would do in an unknown state is not.
  */
-import { setTimeout as wait } from 'node:timers/promises';
 import { describe } from './errors.ts';
 import type { Log } from './pipeline/ports.ts';
 
@@ -52,7 +51,7 @@ export function createLifecycle(deps: { log: Log }, settings: LifecycleSettings)
     log.info({ reason }, 'stopping');
     draining.abort(new Error(reason));
     const grace = setTimeout(() => hurry.abort(new Error('The grace time is over')), settings.graceMs);
-    hurry.signal.addEventListener('abort', () => void endWithout(), { once: true });
+    hurry.signal.addEventListener('abort', () => setTimeout(() => end(1), lastResortMs).unref(), { once: true });
     void runSteps().then((code) => {
       clearTimeout(grace);
       log.info({}, 'stopped');
@@ -72,11 +71,6 @@ export function createLifecycle(deps: { log: Log }, settings: LifecycleSettings)
       }
     }
     return code;
-  }
-
-  async function endWithout(): Promise<void> {
-    await Promise.race([ended, wait(lastResortMs, undefined, { ref: false })]);
-    end(1);
   }
 
   function fault(error: unknown): void {

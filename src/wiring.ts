@@ -4,7 +4,6 @@
  * Everything a role needs from the outside may be away when it starts and come back later; only the API listens at once,
  * so that its health can say what is missing. The other roles begin when the database has this build's schema.
  */
-import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -15,9 +14,8 @@ import { createSystemClock } from './drivers/clock-system.ts';
 import { createSharpImages } from './drivers/images-sharp.ts';
 import { createFileScratch } from './drivers/scratch-file.ts';
 import { describe, StartError } from './errors.ts';
-import { hashPassword } from './http/password.ts';
+import { ensureOperator } from './http/auth.ts';
 import type { HttpServer } from './http/server.ts';
-import { newId } from './ids.ts';
 import { createAccept } from './pipeline/accept.ts';
 import { createBreaker } from './pipeline/breaker.ts';
 import { createJanitor } from './pipeline/janitor.ts';
@@ -266,7 +264,7 @@ export async function startEverything(config: Config, { log }: Telemetry): Promi
       print: (line) => console.log(line),
       startDatabase: (options) => startEmbedded({ dir: path.join(config.dataDir, 'postgres'), log, ...options }),
       migrate,
-      ensureOperator,
+      ensureOperator: makeOperator,
     },
     config,
   );
@@ -290,18 +288,11 @@ function requireDatabase(databaseUrl: string): void {
   );
 }
 
-const operatorHandle = 'operator';
-
-/** Creates the account of the operator when nobody has its handle. The password exists nowhere but in the answer. */
-async function ensureOperator(url: string): Promise<{ handle: string; password: string } | null> {
+/** On a connection of its own: nothing else runs yet. */
+async function makeOperator(url: string): Promise<{ handle: string; password: string } | null> {
   const pool = createPool({ url, max: 1, name: 'skrepka start' });
   try {
-    const people = createPeople({ pool });
-    if (await people.credentials(operatorHandle)) return null;
-    const password = randomBytes(15).toString('base64url');
-    const passwordHash = await hashPassword(password);
-    const account = { id: newId(), handle: operatorHandle, passwordHash, role: 'admin' } as const;
-    return (await people.createUser(account)) ? { handle: operatorHandle, password } : null;
+    return await ensureOperator(createPeople({ pool }));
   } finally {
     await pool.end();
   }

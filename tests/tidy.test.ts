@@ -32,6 +32,7 @@ import {
   noRegistryHost,
   noSleeping,
   noTestLeftOut,
+  nothingUnused,
   testsAreFound,
   titlesPromise,
 } from './support/tidy-repository.ts';
@@ -158,6 +159,7 @@ describe('generated files', () => {
 });
 
 describe('what a clone holds', () => {
+  test('every script and every part of the tests is used', () => none(nothingUnused(files)));
   test('no file names a folder of the machine it was written on', () => none(noMachinePath(files)));
   test('no file names the server of a package registry', () => none(noRegistryHost(files)));
   test('package-lock.json has no resolved URL', () => none(lockWithoutServers(files)));

@@ -174,15 +174,23 @@ function createWatch() {
   };
 }
 
+function codeOf(error: unknown): string {
+  const code = (error as { code?: unknown } | null)?.code;
+  return typeof code === 'string' ? code : '';
+}
+
 /** Undefined table, or undefined schema: somebody dropped the queue. */
 function isMissing(error: unknown): boolean {
-  const code = (error as { code?: unknown } | null)?.code;
-  return code === '42P01' || code === '3F000';
+  return ['42P01', '3F000'].includes(codeOf(error));
 }
 
 function asBrokerError(error: unknown): BrokerError {
   if (error instanceof BrokerError) return error;
   if (error instanceof StoreError) return new BrokerError(error.fault, 'PostgreSQL does not answer', error);
+  // Dropped again meanwhile, or while the statement ran (an internal error then): nothing was stored, and it passes.
+  if (isMissing(error) || codeOf(error) === 'XX000') {
+    return new BrokerError('unavailable', 'The queue in PostgreSQL is being dropped', error);
+  }
   return new BrokerError('refused', 'PostgreSQL refused the statement', error);
 }
 
@@ -218,8 +226,10 @@ async function prepareQueue(sql: BrokerSql): Promise<void> {
     return about.rows[0]?.version ?? null;
   };
   let found = await look();
-  if (found === null) {
-    await sql.query(createText, []);
+  for (let attempt = 1; found === null && attempt <= 3; attempt += 1) {
+    await sql.query(createText, []).catch((error) => {
+      if (!isCollision(error)) throw error;
+    });
     found = await look();
   }
   if (found !== version) {
@@ -228,6 +238,15 @@ async function prepareQueue(sql: BrokerSql): Promise<void> {
       `Expected version ${version} of the queue skrepka_broker, received ${found}; drop that schema when no process uses it, its messages are announced again`,
     );
   }
+}
+
+/**
+ * "Create if not exists" collides in the catalogue when two run at once: the loser waits for the winner's commit and fails,
+ * and what it wanted is there. An advisory lock around it does not help: a backend that looked before trusts its cache.
+ */
+function isCollision(error: unknown): boolean {
+  // Unique violation (in the catalogue), duplicate schema, duplicate table.
+  return ['23505', '42P06', '42P07'].includes(codeOf(error));
 }
 
 const shapeText = `
@@ -246,11 +265,10 @@ from (
   group by class.relname
 ) as tables`;
 
-// Creations "if not exists" collide in the catalogue when they run at once, so they queue for a lock.
+// In one block, so in one transaction: whole or not at all.
 const createText = `
 do $$
 begin
-  perform pg_advisory_xact_lock(hashtext('skrepka_broker'));
   create schema if not exists skrepka_broker;
   create table if not exists skrepka_broker.about (
     one boolean primary key default true check (one),
@@ -264,10 +282,10 @@ begin
     -- Of the delivery that is out; null while nobody has it.
     token uuid,
     deliveries int not null default 0
-  );
-  create index if not exists messages_visible on skrepka_broker.messages (visible_at);
+  )
   -- Every row dies soon: clean early, or takes wade through dead index entries.
-  alter table skrepka_broker.messages set (autovacuum_vacuum_scale_factor = 0.01);
+  with (autovacuum_vacuum_scale_factor = 0.01);
+  create index if not exists messages_visible on skrepka_broker.messages (visible_at);
   insert into skrepka_broker.about (version)
   values (${version})
   on conflict do nothing;

@@ -140,6 +140,8 @@ function uploadRoute(app: App, deps: HttpDeps, settings: HttpSettings): void {
         },
       },
       async (request, reply) => {
+        // The stall of a body is watched by itself; storage may take its time after the last byte.
+        request.raw.socket.setTimeout(0);
         const intake = openUpload(
           {
             raw: request.raw,

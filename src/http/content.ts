@@ -5,7 +5,7 @@
  * row once more; what is still missing then is an outage of storage, not an absence.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
-import { SkrepkaError } from '../errors.ts';
+import { describe, SkrepkaError } from '../errors.ts';
 import { type Attachment, isImageType, variantNames } from '../pipeline/attachment.ts';
 import { BlobError } from '../pipeline/ports.ts';
 import { type App, type HttpDeps, userOf } from './app.ts';
@@ -59,9 +59,14 @@ async function serve(deps: HttpDeps, request: FastifyRequest, reply: FastifyRepl
 
   const piece = await look();
   if (answerWithoutBytes(request, reply, piece)) return reply.send();
+  // Headers come after it is open: a refusal must not look like the picture.
   const opened = await open(deps, piece, look, request);
   // The row may have moved on to another version between the two looks: then everything is told of the one opened.
   const selection = describePiece(request, reply, opened.piece);
+  // The answer has begun by then: the framework breaks the connection, and a shorter file is never taken for the whole.
+  opened.body.once('error', (error) =>
+    deps.log.warn({ requestId: request.id, error: describe(error) }, 'a download broke off'),
+  );
   return reply.code(selection.kind === 'part' ? 206 : 200).send(opened.body);
 }
 
@@ -98,6 +103,9 @@ function variant(attachment: Attachment, name: string): Piece | null {
 
 /* ---------------------------------------------------------------------- headers, status */
 
+/** Access can end, so caches ask again each time. */
+const cacheControl = 'private, no-cache';
+
 const etagOf = (piece: Piece) => `"${piece.sha256}"`;
 
 function selectionOf(request: FastifyRequest, piece: Piece) {
@@ -111,33 +119,30 @@ function selectionOf(request: FastifyRequest, piece: Piece) {
   return select(conditions, etagOf(piece), piece.size);
 }
 
-/** Sets status and headers of answers that open nothing: 304, 416 (thrown), HEAD. True when it is one. */
+/** Answers what opens nothing: 304, HEAD, and 416 by throwing. True when it did. */
 function answerWithoutBytes(request: FastifyRequest, reply: FastifyReply, piece: Piece): boolean {
-  const selection = describePiece(request, reply, piece);
-  if (selection.kind === 'unchanged') {
-    reply.code(304).removeHeader('content-length').removeHeader('content-type').removeHeader('content-disposition');
-    return true;
-  }
-  return request.method === 'HEAD';
-}
-
-function describePiece(request: FastifyRequest, reply: FastifyReply, piece: Piece) {
-  const selection = selectionOf(request, piece);
-  if (selection.kind === 'unsatisfiable') {
-    // The answer is a problem, not the piece: of its headers only the size is of use.
+  const { kind } = selectionOf(request, piece);
+  if (kind === 'unsatisfiable') {
     reply.header('content-range', `bytes */${piece.size}`);
     throw new SkrepkaError('range_not_satisfiable', { members: { size: piece.size } });
   }
+  if (kind === 'unchanged') reply.code(304).headers({ etag: etagOf(piece), 'cache-control': cacheControl });
+  else if (request.method === 'HEAD') describePiece(request, reply, piece);
+  return kind === 'unchanged' || request.method === 'HEAD';
+}
+
+/** Sets the headers of a piece that is served, whole or in part. */
+function describePiece(request: FastifyRequest, reply: FastifyReply, piece: Piece) {
+  const selection = selectionOf(request, piece);
   const inline = isImageType(piece.contentType);
-  reply.removeHeader('content-range').headers({
+  reply.headers({
     etag: etagOf(piece),
     'accept-ranges': 'bytes',
     'content-type': piece.contentType,
     'content-length': piece.size,
     'content-disposition': contentDisposition(inline ? 'inline' : 'attachment', piece.fileName),
     'content-security-policy': "sandbox; default-src 'none'",
-    // Access can end, so caches ask again each time.
-    'cache-control': 'private, no-cache',
+    'cache-control': cacheControl,
   });
   if (selection.kind === 'part') {
     const { start, end } = selection.range;

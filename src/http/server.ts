@@ -32,6 +32,7 @@ import { systemRoutes } from './system.ts';
 /** A socket on which nothing moves in either direction is closed; long-polls and stalled uploads end earlier. */
 const idleSocketMs = 120_000;
 const headersMs = 30_000;
+const sweepMs = 100;
 
 export interface HttpServer {
   readonly app: App;
@@ -88,7 +89,11 @@ export async function createServer(deps: HttpDeps, settings: HttpSettings): Prom
       const host = settings.host.includes(':') ? `[${settings.host}]` : settings.host;
       return { url: `http://${host}:${port}`, port };
     },
-    close: () => app.close(),
+    async close() {
+      // A connection whose request was running when closing began would stay open for its whole keep-alive time.
+      const sweep = setInterval(() => app.server.closeIdleConnections(), sweepMs);
+      await app.close().finally(() => clearInterval(sweep));
+    },
   };
 }
 

@@ -146,25 +146,13 @@ async function endSession(pool: Pool, tokenHash: Uint8Array): Promise<void> {
 
 /**
  * The first failure opens a window of `windowMs`; later ones count inside it and do not prolong it, so an attacker cannot
- * keep an account locked for ever by trying on. Each opening takes a few dead windows away: the table stays as small as
- * the number of running windows without anybody sweeping it.
+ * keep an account locked for ever by trying on.
  */
 async function recordLoginFailure(pool: Pool, subject: string, windowMs: number): Promise<number> {
   const row = onlyRow(
     await single<{ failures: number }>(
       pool,
-      `with swept as (
-         delete from login_failures
-         where subject in (
-           select subject
-           from login_failures
-           where window_until <= now()
-             and subject <> $1
-           limit 10
-           for update skip locked
-         )
-       )
-       insert into login_failures as counted (subject, failures, window_until)
+      `insert into login_failures as counted (subject, failures, window_until)
        values ($1, 1, now() + $2 * interval '1 millisecond')
        on conflict (subject) do update
        set failures = case when counted.window_until > now() then counted.failures + 1 else 1 end,
@@ -174,7 +162,28 @@ async function recordLoginFailure(pool: Pool, subject: string, windowMs: number)
       { writes: true },
     ),
   );
+  if (row.failures === 1) await sweepDeadWindows(pool);
   return row.failures;
+}
+
+/**
+ * Each window that opens takes a few dead ones away, so the table stays as small as the number of running windows without
+ * anybody sweeping it. A statement of its own: inside the count, two that revive each other's windows could deadlock.
+ */
+async function sweepDeadWindows(pool: Pool): Promise<void> {
+  await single(
+    pool,
+    `delete from login_failures
+     where subject in (
+       select subject
+       from login_failures
+       where window_until <= now()
+       limit 10
+       for update skip locked
+     )`,
+    [],
+    { writes: true },
+  );
 }
 
 /** Zero failures and zero seconds outside a window. Seconds are rounded up: whoever waits for them finds the window over. */

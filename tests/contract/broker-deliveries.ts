@@ -1,5 +1,6 @@
 /** Broker suite, first half: what a message goes through, from its publishing to its end. */
 import assert from 'node:assert/strict';
+import { until } from '../support/until.ts';
 import {
   isFault,
   nothing,
@@ -10,7 +11,6 @@ import {
   publishMs,
   receive,
   text,
-  until,
 } from './broker-scene.ts';
 
 export function publishing(promised: Promised): void {

@@ -1,6 +1,7 @@
 /** What the cases of the broker suite work with: a harness, the driver's traits, and the verbs of their sentences. */
 import assert from 'node:assert/strict';
 import { type Broker, BrokerError, type Consumer, type Delivery } from '../../src/pipeline/ports.ts';
+import { until } from '../support/until.ts';
 
 export interface BrokerTraits {
   /** Visibility of the deliveries in the suite, the shortest that the broker keeps well. */
@@ -67,26 +68,19 @@ export async function nothing(consumer: Consumer, ms: number): Promise<void> {
 
 /** Publishes until it is confirmed: what a relay does through an outage. */
 export async function publishInTheEnd(broker: Broker, id: string): Promise<void> {
-  const deadline = Date.now() + patienceMs;
-  for (;;) {
-    try {
-      return await broker.publish(id, bytes(id), { timeoutMs: 1_000 });
-    } catch (error) {
-      if (Date.now() > deadline) throw error;
-      await elapsed(50);
-    }
-  }
-}
-
-/** Between two looks at something that has no event. */
-const elapsed = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
-
-export async function until(what: string, holds: () => Promise<boolean> | boolean): Promise<void> {
-  const deadline = Date.now() + patienceMs;
-  while (!(await holds())) {
-    assert.ok(Date.now() < deadline, `expected within ${patienceMs} ms: ${what}`);
-    await elapsed(20);
-  }
+  const attempt = () => broker.publish(id, bytes(id), { timeoutMs: 1_000 });
+  const faults = new Set<string>();
+  await until(`${id} is published`, () =>
+    attempt().then(
+      () => true,
+      (error) => {
+        assert.ok(error instanceof BrokerError, String(error));
+        faults.add(error.fault);
+        return false;
+      },
+    ),
+  );
+  assert.ok(!faults.has('refused'), 'an outage is no refusal');
 }
 
 /** A promise of the first disruption from now on. */

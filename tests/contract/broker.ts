@@ -8,7 +8,7 @@ import { describe, it } from 'node:test';
 import type { Broker } from '../../src/pipeline/ports.ts';
 import { ending, publishing, visibility } from './broker-deliveries.ts';
 import type { BrokerHarness, BrokerTraits, Promised } from './broker-scene.ts';
-import { consuming, losses, outages, sharing, upkeep } from './broker-service.ts';
+import { consuming, losses, outages, sharing, upkeep } from './broker-surroundings.ts';
 
 export type { BrokerHarness, BrokerTraits } from './broker-scene.ts';
 

@@ -46,15 +46,29 @@ describe('POST /v1/chats/{id}/messages', () => {
     });
 
     it('gives the members of the chat access to what it carries, until it is deleted', async (t) => {
-      const { call, send, accept, store, ada, bob, eve } = await startChat(t);
+      const { call, send, accept, ada, bob, eve } = await startChat(t);
       const { id } = await accept({ ownerId: ada.id });
-      assert.equal(await store.attachmentFor(bob.id, id), null);
+      const paths = [`attachments/${id}`, `attachments/${id}/content`, `attachments/${id}/variants/thumbnail`];
+      const seen = async ({ token }: { token: string }) =>
+        Promise.all(paths.map(async (path) => (await call(`GET /v1/${path}`, { token })).status));
+      assert.deepEqual(await seen(bob), [404, 404, 404]);
       const { body } = await send(ada, { attachment_ids: [id] });
-      assert.ok(await store.attachmentFor(bob.id, id));
-      assert.equal(await store.attachmentFor(eve.id, id), null);
+      // There, and not ready yet.
+      assert.deepEqual(await seen(bob), [200, 409, 409]);
+      assert.deepEqual(await seen(eve), [404, 404, 404]);
       assert.equal((await call(`DELETE /v1/messages/${body.id}`, { token: ada.token })).status, 204);
-      assert.equal(await store.attachmentFor(bob.id, id), null);
-      assert.ok(await store.attachmentFor(ada.id, id));
+      assert.deepEqual(await seen(bob), [404, 404, 404]);
+      assert.deepEqual(await seen(ada), [200, 409, 409]);
+    });
+
+    it('gives nothing to members who have left, nor keeps anything from those who come later', async (t) => {
+      const { call, send, accept, people, chatId, ada, bob, eve } = await startChat(t);
+      const { id } = await accept({ ownerId: ada.id });
+      await send(ada, { attachment_ids: [id] });
+      await people.removeMember(ada.id, chatId, bob.id);
+      await people.addMember(ada.id, chatId, eve.id);
+      assertProblem(await call(`GET /v1/attachments/${id}`, { token: bob.token }), 404, 'not_found');
+      assert.equal((await call(`GET /v1/attachments/${id}`, { token: eve.token })).status, 200);
     });
 
     it('answers the same message again for the same key and content', async (t) => {

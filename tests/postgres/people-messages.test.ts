@@ -184,6 +184,31 @@ describe('messages', () => {
     assert.equal(await people.listMessages(ada.id, newId(), all), null);
   });
 
+  it('name attachments by position, in whatever order the rows lie', async (t) => {
+    const { pool, people, account, chat, attachment, send } = await startPeople(t);
+    const ada = await account('ada');
+    const made = await chat(ada.id);
+    const [a, b, c, d] = [
+      await attachment(ada.id),
+      await attachment(ada.id),
+      await attachment(ada.id),
+      await attachment(ada.id),
+    ];
+    const message = sent(await send(made.id, ada.id, '', [a, b, c, d]));
+    for (const order of [
+      [b, d, a, c],
+      [d, c, b, a],
+      [a, b, c, d],
+      [c, a, d, b],
+    ]) {
+      await pool.query('update message_attachments set position = array_position($1::uuid[], attachment_id)', [order]);
+      const listed = await people.listMessages(ada.id, made.id, all);
+      assert.deepEqual(listed?.items[0]?.attachmentIds, order);
+      assert.deepEqual((await people.messageFor(ada.id, message.id))?.attachmentIds, order);
+      assert.deepEqual((await people.sentMessage(ada.id, message.id))?.attachmentIds, order);
+    }
+  });
+
   it('leave out attachments that were deleted', async (t) => {
     const { pool, people, account, chat, attachment, send } = await startPeople(t);
     const ada = await account('ada');

@@ -1,8 +1,9 @@
 /** Step 2: due bells are taken once, marked only while they are the relay's, and counted against the window. */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import type { Attempt } from '../../src/pipeline/job.ts';
 import { countAnnounced, ringAgain, takeDue, untilDueMs } from '../../src/postgres/bells.ts';
-import { fail, release, startStore } from '../support/store.ts';
+import { fail, release, settle, startStore } from '../support/store.ts';
 
 const takenMs = 10_000;
 const all = { limit: 100, window: 100, takenMs };
@@ -218,6 +219,29 @@ describe('markRung', () => {
       await write(s, jobId);
       const before = await s.everything();
       assert.equal((await s.jobRow(jobId)).rung_at, null);
+      assert.equal(await s.store.markRung(ring, marking), false);
+      assert.equal(await s.everything(), before);
+    });
+  }
+
+  const holders: [title: string, write: (s: Fixture, attempt: Attempt) => Promise<unknown>][] = [
+    ['a renewal', (s, attempt) => s.store.renew(attempt, { leaseMs: 9_000, marginMs: 1 })],
+    ['a retry', (s, attempt) => fail(s.store, attempt)],
+    ['a release', (s, attempt) => release(s.store, attempt, 7_000)],
+    ['a settle', (s, attempt) => settle(s.store, attempt)],
+    ['the next claim', (s, attempt) => s.claimed(attempt.jobId)],
+    ['a deletion', (s, attempt) => s.store.deleteAttachment(s.owner, attempt.attachmentId, { graceMs: 1 })],
+  ];
+  for (const [title, write] of holders) {
+    it(`of a lease bell comes too late after ${title}`, async (t) => {
+      const s = await startStore(t);
+      const { attempt } = await s.claimed((await s.accept()).jobId);
+      await s.endLease(attempt.jobId);
+      const [ring] = await take(s);
+      assert.ok(ring);
+      await write(s, attempt);
+      assert.equal((await s.jobRow(attempt.jobId)).rung_at, null);
+      const before = await s.everything();
       assert.equal(await s.store.markRung(ring, marking), false);
       assert.equal(await s.everything(), before);
     });

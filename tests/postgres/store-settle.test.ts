@@ -79,6 +79,7 @@ describe('a zombie', () => {
       const before = await s.everything();
       assert.equal(await end(s.store, attempt), 'lost');
       assert.equal(await end(s.store, { ...last, attemptId: randomUUID() }), 'lost');
+      assert.equal(await end(s.store, { ...last, fence: last.fence - 1 }), 'lost');
       assert.equal(await s.everything(), before);
     });
   }

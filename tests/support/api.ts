@@ -5,6 +5,7 @@
 import assert from 'node:assert/strict';
 import { createHash, randomBytes, scryptSync } from 'node:crypto';
 import type { TestContext } from 'node:test';
+import { createSystemClock } from '../../src/drivers/clock-system.ts';
 import type { HttpDeps, HttpSettings } from '../../src/http/app.ts';
 import { createServer } from '../../src/http/server.ts';
 import { newId } from '../../src/ids.ts';
@@ -85,7 +86,7 @@ export async function startApi(
     log,
     meter: { count() {}, observe() {} },
     metrics: untouchable('metrics'),
-    clock: { ...untouchable<HttpDeps['clock']>('clock'), newId },
+    clock: createSystemClock(),
   };
   const server = await createServer({ ...real, ...options.deps?.(real) }, { ...settings, ...options.settings });
   t.after(() => server.close());
@@ -106,7 +107,7 @@ export async function startApi(
     return { id: user.id, handle, token };
   };
 
-  return { ...world, url, people, lines, account, call: caller(url) };
+  return { ...world, url, people, lines, account, call: caller(url), close: () => server.close() };
 }
 
 /** Sends a request over a real connection: `call('POST /v1/chats', { token, json })`. */

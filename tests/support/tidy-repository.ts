@@ -2,6 +2,7 @@
  * The rules of the house for tests, and for everything that a clone holds. Functions from files to findings, as in
  * `tidy-rules.ts`.
  */
+import { basename } from 'node:path';
 import {
   importsOf,
   isTree,
@@ -139,3 +140,10 @@ export const testsAreFound: Rule = (files) =>
     .filter((file) => !file.path.startsWith('tests/support/') && !file.path.startsWith('tests/contract/'))
     .filter((file) => importsOf(file).some(({ specifier }) => specifier === 'node:test'))
     .map((file) => `${file.path}:1 ${stem(file.path)} has tests that the runner would not find`);
+
+/** What only tests and scripts use is used: the name of its file stands in another one, of whatever kind. */
+export const nothingUnused: Rule = (files) =>
+  modulesIn(files, 'tests/', 'scripts/')
+    .filter(({ path }) => !path.endsWith('.test.ts'))
+    .filter(({ path }) => !files.some((other) => other.path !== path && other.text.includes(basename(path))))
+    .map(({ path }) => `${path}:1 is named by no other file`);

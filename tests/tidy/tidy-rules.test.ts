@@ -322,6 +322,13 @@ describe('tests', () => {
 });
 
 describe('what a clone holds', () => {
+  test('a script or a part of tests that nobody names is caught', () =>
+    breaks(repository.nothingUnused, {
+      bad: { 'scripts/a.ts': '', 'tests/support/b.ts': "import './b.ts';", 'tests/c.test.ts': '' },
+      at: ['scripts/a.ts:1', 'tests/support/b.ts:1'],
+      good: { 'scripts/a.ts': '', 'package.json': '"a": "node scripts/a.ts"', 'tests/c.test.ts': '' },
+    }));
+
   test('a folder of one machine is caught', () =>
     breaks(repository.noMachinePath, {
       bad: {

@@ -1,5 +1,6 @@
 /** Broker suite, second half: consumers beside each other, outages, losses, and upkeep. */
 import assert from 'node:assert/strict';
+import { until } from '../support/until.ts';
 import {
   disruption,
   isFault,
@@ -11,7 +12,6 @@ import {
   publishInTheEnd,
   receive,
   text,
-  until,
 } from './broker-scene.ts';
 
 export function consuming(promised: Promised): void {
@@ -143,14 +143,14 @@ export function sharing(promised: Promised): void {
     const consume = async (client: (typeof publishers)[0]) => {
       const consumer = await client.consumer(patient);
       for (;;) {
-        const delivery = await consumer.next(enough.signal);
+        const delivery = await consumer.next(end);
         if (!delivery) return;
         await delivery.ack();
         seen.add(text(delivery));
         if (seen.size === ids.length) enough.abort();
       }
     };
-    const late = setTimeout(() => enough.abort(), 30_000);
+    const end = AbortSignal.any([enough.signal, AbortSignal.timeout(30_000)]);
     const consumers = [...publishers, ...publishers].map(consume);
     await Promise.all(
       Array.from({ length: 8 }, async (_, lane) => {
@@ -159,7 +159,6 @@ export function sharing(promised: Promised): void {
       }),
     );
     await Promise.all(consumers);
-    clearTimeout(late);
     assert.equal(seen.size, ids.length);
   });
 }
