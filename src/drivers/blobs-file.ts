@@ -54,6 +54,10 @@ export function createFileBlobs({ dir }: { dir: string }, settings: FileBlobsSet
   }
 
   return {
+    async prepare() {
+      await place();
+    },
+
     async put(key, body, options = {}) {
       checkBlobKey(key);
       options.signal?.throwIfAborted();

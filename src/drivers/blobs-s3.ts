@@ -240,7 +240,7 @@ async function putParts(
       return { parts, size };
     });
   } finally {
-    await pieces.return?.();
+    await pieces.return?.(undefined);
   }
 }
 

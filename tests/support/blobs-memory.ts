@@ -63,6 +63,7 @@ export function createMemoryBlobs(): MemoryBlobs {
       plans.push({ call, how, fits });
     },
 
+    async prepare() {},
     async put(key, body, options = {}) {
       checkBlobKey(key);
       return await behave('put', key, async (tearAfter) => {
