@@ -9,6 +9,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Config } from './config.ts';
 import { createFileBlobs } from './drivers/blobs-file.ts';
+import { createS3Blobs } from './drivers/blobs-s3.ts';
 import { type BrokerSql, createPostgresBroker } from './drivers/broker-postgres.ts';
 import { createSystemClock } from './drivers/clock-system.ts';
 import { createSharpImages } from './drivers/images-sharp.ts';
@@ -19,7 +20,16 @@ import type { HttpServer } from './http/server.ts';
 import { createAccept } from './pipeline/accept.ts';
 import { createBreaker } from './pipeline/breaker.ts';
 import { createJanitor } from './pipeline/janitor.ts';
-import type { Blobs, Broker, Clock, Images, Reach, Signals } from './pipeline/ports.ts';
+import {
+  type Blobs,
+  type Broker,
+  BrokerError,
+  type Clock,
+  type Images,
+  type Log,
+  type Reach,
+  type Signals,
+} from './pipeline/ports.ts';
 import { recipes } from './pipeline/recipe.ts';
 import { createRelay } from './pipeline/relay.ts';
 import type { Store } from './pipeline/store.ts';
@@ -93,15 +103,31 @@ function buildParts(wanted: readonly Role[], config: Config, telemetry: Telemetr
   const pool = createPool({ url: config.databaseUrl, max: config.databasePoolMax, name });
   const signals = createSignals({ pool, url: config.databaseUrl, log });
   const store = createStore({ pool, signals });
-  const broker = createPostgresBroker({ sql: brokerSql(config, pool), log });
-  const blobs = createFileBlobs({ dir: blobsDir(config) });
+  const broker = buildBroker(config, pool, log);
+  const blobs = buildBlobs(config);
   return { pool, signals, store, broker, blobs, clock: createSystemClock(), reach, telemetry, config };
 }
 
-function blobsDir({ blobsUrl, dataDir }: Config): string {
-  if (blobsUrl === 'file:') return path.join(dataDir, 'blobs');
-  if (blobsUrl.startsWith('file:///')) return fileURLToPath(blobsUrl);
-  throw new StartError('Expected "file:" or "file:///folder" for BLOBS_URL, received another scheme.');
+function buildBlobs(config: Config): Blobs {
+  const { blobsUrl, dataDir } = config;
+  if (blobsUrl === 'file:') return createFileBlobs({ dir: path.join(dataDir, 'blobs') });
+  if (blobsUrl.startsWith('file:///')) return createFileBlobs({ dir: fileURLToPath(blobsUrl) });
+  const bucket = /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])\/?$/.exec(blobsUrl)?.[1];
+  if (bucket !== undefined) return createS3Blobs({ ...config, bucket });
+  throw new StartError('Expected "file:", "file:///folder" or "s3://bucket" for BLOBS_URL, received something else.');
+}
+
+function buildBroker(config: Config, pool: Pool, log: Log): Broker {
+  const scheme = config.brokerUrl.slice(0, config.brokerUrl.indexOf(':'));
+  switch (scheme) {
+    case 'postgres':
+    case 'postgresql':
+      return createPostgresBroker({ sql: brokerSql(config, pool), log });
+    default:
+      throw new StartError(
+        'Expected postgres:, nats:, nats+tls:, amqp:, amqps:, valkey:, valkeys:, redis: or rediss: for BROKER_URL, received another scheme.',
+      );
+  }
 }
 
 /** The embedded broker lives in the store's database, or in any other: it takes no part in the store's transactions. */
@@ -198,10 +224,11 @@ async function startLoops(
   const breakers = buildBreakers(parts);
   const shared = { ...parts, breakers, log, meter };
   await untilSchema(parts, ends.stop);
-  await until('the broker is prepared', () => broker.prepare(), parts, ends.stop);
+  await until('the storage is prepared', () => parts.blobs.prepare(), parts, ends.stop);
   const running: Promise<void>[] = [];
-  if (wanted.includes('relay')) running.push(createRelay(shared, config).run(ends.stop));
   if (wanted.includes('janitor')) running.push(createJanitor(shared, config).run(ends.stop));
+  await until('the broker is prepared', () => broker.prepare(), parts, ends.stop);
+  if (wanted.includes('relay')) running.push(createRelay(shared, config).run(ends.stop));
   if (images) {
     const scratch = createFileScratch({ dir: path.join(config.dataDir, 'scratch') });
     const settings = { ...config, versions: [...recipes.keys()] } satisfies object;
@@ -238,6 +265,8 @@ async function until(what: string, attempt: () => Promise<void>, parts: Parts, s
       await attempt();
       return;
     } catch (error) {
+      // No waiting mends a stream or queue of another shape.
+      if (error instanceof BrokerError && error.fault === 'refused') throw new StartError(error.message, error);
       parts.telemetry.log.warn({ reason: describe(error) }, `waiting until ${what}`);
       await parts.clock.sleep(delayMs, stop);
     }
@@ -271,13 +300,27 @@ export async function startEverything(config: Config, { log }: Telemetry): Promi
 }
 
 /** `skrepka migrate`. Answers what was applied; rejects `StartError`. */
-export async function migrateDatabase({ databaseUrl }: Config): Promise<readonly string[]> {
-  requireDatabase(databaseUrl);
+export async function migrateDatabase(config: Config): Promise<readonly string[]> {
+  requireDatabase(config.databaseUrl);
   try {
-    return await migrate(databaseUrl);
+    const applied = await migrate(config.databaseUrl);
+    await prepareStorage(config);
+    return applied;
   } catch (error) {
     if (error instanceof StartError) throw error;
     throw new StartError(`The database of DATABASE_URL cannot be migrated: ${describe(error)}.`, error);
+  }
+}
+
+/** The bucket, where there is one. */
+async function prepareStorage(config: Config): Promise<void> {
+  const blobs = buildBlobs(config);
+  try {
+    await blobs.prepare();
+  } catch (error) {
+    throw new StartError(`The storage of BLOBS_URL cannot be prepared: ${describe(error)}.`, error);
+  } finally {
+    await blobs.close();
   }
 }
 

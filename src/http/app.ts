@@ -69,6 +69,9 @@ export interface HttpSettings {
   readonly framesMax: number;
   readonly scansMax: number;
   readonly metricsToken: string;
+  /** `stream` or `redirect`. */
+  readonly delivery: string;
+  readonly presignSeconds: number;
   readonly registration: string;
   readonly idempotencyMs: number;
   readonly sessionMs: number;

@@ -8,7 +8,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify';
 import { describe, SkrepkaError } from '../errors.ts';
 import { type Attachment, isImageType, variantNames } from '../pipeline/attachment.ts';
 import { BlobError } from '../pipeline/ports.ts';
-import { type App, type HttpDeps, userOf } from './app.ts';
+import { type App, type HttpDeps, type HttpSettings, userOf } from './app.ts';
 import { select } from './conditions.ts';
 import { contentDisposition } from './disposition.ts';
 import { Id, IdParams, problems, Type } from './schemas.ts';
@@ -27,7 +27,7 @@ interface Piece {
 
 type Pick = (attachment: Attachment) => Piece | null;
 
-export function contentRoutes(app: App, deps: HttpDeps): void {
+export function contentRoutes(app: App, deps: HttpDeps, settings: HttpSettings): void {
   const paths = [
     {
       url: '/v1/attachments/:id/content',
@@ -44,14 +44,19 @@ export function contentRoutes(app: App, deps: HttpDeps): void {
   ];
   for (const { url, operationId, summary, params } of paths) {
     const schema = { tags: ['content'], operationId, summary, description, params, headers, response };
-    const handler = (request: FastifyRequest, reply: FastifyReply) => serve(deps, request, reply);
+    const handler = (request: FastifyRequest, reply: FastifyReply) => serve(deps, settings, request, reply);
     app.get(url, { exposeHeadRoute: false, schema }, handler);
     // Its own route: the one that the framework derives would open the object, and count the bytes it does not send.
     app.head(url, { schema: { ...schema, operationId: `${operationId}Head`, hide: true } }, handler);
   }
 }
 
-async function serve(deps: HttpDeps, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+async function serve(
+  deps: HttpDeps,
+  settings: HttpSettings,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<FastifyReply> {
   const { id, name } = request.params as { id: string; name?: string };
   const { id: userId } = userOf(request);
   const pick: Pick = name === undefined ? original : (attachment) => variant(attachment, name);
@@ -59,6 +64,7 @@ async function serve(deps: HttpDeps, request: FastifyRequest, reply: FastifyRepl
 
   const piece = await look();
   if (answerWithoutBytes(request, reply, piece)) return reply.send();
+  if (settings.delivery === 'redirect' && (await redirect(deps, settings, reply, piece))) return reply.send();
   // Headers come after it is open: a refusal must not look like the picture.
   const opened = await open(deps, piece, look, request);
   // The row may have moved on to another version between the two looks: then everything is told of the one opened.
@@ -68,6 +74,26 @@ async function serve(deps: HttpDeps, request: FastifyRequest, reply: FastifyRepl
     deps.log.warn({ requestId: request.id, error: describe(error) }, 'a download broke off'),
   );
   return reply.code(selection.kind === 'part' ? 206 : 200).send(opened.body);
+}
+
+/**
+ * Sends the client to the store for a short while, with type and disposition pinned in the signature. Ranges and conditions
+ * go along with it. An access that ends meanwhile ends with the URL: that is the lag of a revocation. False where the store has no URLs.
+ */
+async function redirect(
+  { blobs }: HttpDeps,
+  settings: HttpSettings,
+  reply: FastifyReply,
+  piece: Piece,
+): Promise<boolean> {
+  const location = await blobs.presign(piece.key, {
+    expiresSeconds: settings.presignSeconds,
+    contentType: piece.contentType,
+    disposition: dispositionOf(piece),
+  });
+  if (location === null) return false;
+  reply.code(307).headers({ location, 'cache-control': 'no-store' });
+  return true;
 }
 
 /* ------------------------------------------------------------------------- which object */
@@ -106,6 +132,10 @@ function variant(attachment: Attachment, name: string): Piece | null {
 /** Access can end, so caches ask again each time. */
 const cacheControl = 'private, no-cache';
 
+/** Inline only for what we render: everything else could be a page. */
+const dispositionOf = (piece: Piece) =>
+  contentDisposition(isImageType(piece.contentType) ? 'inline' : 'attachment', piece.fileName);
+
 const etagOf = (piece: Piece) => `"${piece.sha256}"`;
 
 function selectionOf(request: FastifyRequest, piece: Piece) {
@@ -134,13 +164,12 @@ function answerWithoutBytes(request: FastifyRequest, reply: FastifyReply, piece:
 /** Sets the headers of a piece that is served, whole or in part. */
 function describePiece(request: FastifyRequest, reply: FastifyReply, piece: Piece) {
   const selection = selectionOf(request, piece);
-  const inline = isImageType(piece.contentType);
   reply.headers({
     etag: etagOf(piece),
     'accept-ranges': 'bytes',
     'content-type': piece.contentType,
     'content-length': piece.size,
-    'content-disposition': contentDisposition(inline ? 'inline' : 'attachment', piece.fileName),
+    'content-disposition': dispositionOf(piece),
     'content-security-policy': "sandbox; default-src 'none'",
     'cache-control': cacheControl,
   });
@@ -202,6 +231,11 @@ const served = {
 const response = {
   200: { description: 'The whole object.', headers: served, content: bytes },
   206: { description: 'One range.', headers: { ...served, 'content-range': text('Which bytes.') }, content: bytes },
+  307: {
+    description: 'With `DELIVERY=redirect`: a presigned URL of the store that answers for at most a minute.',
+    headers: { location: text('The URL.') },
+    type: 'null',
+  },
   304: { description: 'The client has it already.', headers: { etag: text('The SHA-256, quoted.') }, type: 'null' },
   ...problems(
     ...(['not_found', 'attachment_not_ready', 'attachment_failed', 'range_not_satisfiable'] as const),

@@ -59,6 +59,8 @@ const settings: HttpSettings = {
   pixelsMaxAvif: 16_000_000,
   framesMax: 500,
   scansMax: 64,
+  delivery: 'stream',
+  presignSeconds: 60,
   metricsToken: '',
   registration: 'open',
   idempotencyMs: 86_400_000,
