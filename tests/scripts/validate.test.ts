@@ -1,11 +1,13 @@
 /** `npm run validate`: what is in the repository is valid, and whatever is broken in it is found. */
 import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { type Contract, readContract, validate } from '../../scripts/validate.ts';
 import { newId, newTraceparent } from '../../src/ids.ts';
 import { decodeRing, encodeRing } from '../../src/pipeline/job.ts';
 
+type Parameter = { name: string };
 type Json = Record<string, unknown>;
 type Examples = { examples: { name: string; schema: string; value: Json }[] };
 type Infrastructure = { components: (Json & { name: string; settings: Record<string, string> })[] };
@@ -141,6 +143,24 @@ test('a setting that is unknown, missing or has another default is found', async
     component(content, 'worker').settings.LEASE = '46s';
   });
   assert.match(other.join('\n'), /the default of LEASE is "45s", worker says "46s"/);
+});
+
+test('every request of examples/requests.http is an operation of the API, with parameters that it has', async () => {
+  const { paths } = contract['openapi.json'] as { paths: Record<string, Record<string, { parameters?: Parameter[] }>> };
+  const text = await readFile(new URL('../../examples/requests.http', import.meta.url), 'utf8');
+  const requests = [...text.matchAll(/^(GET|POST|PUT|PATCH|DELETE) \{\{baseUrl\}\}(\/[^\s?]*)(?:\?(\S+))?$/gm)];
+  assert.ok(requests.length > 20, `${requests.length} requests`);
+  for (const [line, method = '', path = '', query = ''] of requests) {
+    const steps = path.split('/');
+    const fits = (template: string) => {
+      const parts = template.split('/');
+      return parts.length === steps.length && parts.every((part, at) => part.startsWith('{') || part === steps[at]);
+    };
+    const operation = Object.entries(paths).find(([template]) => fits(template))?.[1][method.toLowerCase()];
+    assert.ok(operation, line);
+    const known = new Set(operation.parameters?.map(({ name }) => name));
+    for (const name of new URLSearchParams(query).keys()) assert.ok(known.has(name), `${line}: ${name}`);
+  }
 });
 
 /* ------------------------------------------------------- the broker's message */
