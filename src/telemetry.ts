@@ -104,7 +104,7 @@ function plainLine(line: string): string {
     .join('');
   const clock = String(time).slice(11, 19);
   const mark = level === 'info' ? '' : `${String(level).toUpperCase()} `;
-  return `${clock} ${String(service).padEnd(6)} ${mark}${text}${rest}\n`;
+  return `${clock} ${String(service).split(',')[0]?.padEnd(6)} ${mark}${text}${rest}\n`;
 }
 
 /* ------------------------------------------------------------------- numbers */

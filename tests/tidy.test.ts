@@ -16,6 +16,7 @@ import { jobStates, jobTransitions } from '../src/pipeline/job.ts';
 import { currentVersion, recipes } from '../src/pipeline/recipe.ts';
 import { jobReasons } from '../src/postgres/history.ts';
 import {
+  commentPathsExist,
   decisionsListed,
   errorsEqual,
   linksLead,
@@ -139,6 +140,7 @@ describe('documents', () => {
     none(decisionsListed(document('docs/decisions/README.md'), files)));
 
   test('every path that a document names exists', () => none(documents.flatMap((file) => pathsExist(file, files))));
+  test('every path that a comment of the code names exists', () => none(commentPathsExist(files)));
   test('every link to a heading finds it', () => none(documents.flatMap((file) => linksLead(file, files))));
 });
 

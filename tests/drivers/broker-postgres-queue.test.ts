@@ -84,6 +84,16 @@ test('a table that was dropped alone is made anew', async (t) => {
   assert.equal(text(await receive(await broker.consumer(patient))), 'new');
 });
 
+test('a queue that is dropped between its making and its use is unavailable, not a refusal', async (t) => {
+  const { broker } = await openObserved(t, await emptyDatabase(t), {
+    async answered(statement) {
+      const stored = statement.includes('insert into skrepka_broker.messages');
+      if (stored) throw Object.assign(new Error('relation does not exist'), { code: '42P01' });
+    },
+  });
+  await assert.rejects(publish(broker, 'nowhere'), isFault(['unavailable']));
+});
+
 test('an idle consumer asks about once a second, also while messages are out or locked', async (t) => {
   const database = await emptyDatabase(t);
   const { broker, statements } = await openObserved(t, database);

@@ -5,6 +5,7 @@ import { describe, it } from 'node:test';
 import { newId } from '../../src/ids.ts';
 import { attemptPrefix } from '../../src/pipeline/attachment.ts';
 import type { Attempt } from '../../src/pipeline/job.ts';
+import { eventually } from '../support/ports-fake.ts';
 import { budgets, fail, release, resultOf, settle, startStore } from '../support/store.ts';
 
 const taking = { limit: 10, window: 10, takenMs: 10_000 };
@@ -190,10 +191,35 @@ describe('claim', () => {
     assert.deepEqual(await s.cleanups(), []);
   });
 
+  it('locks the attachment before the job, so that a deletion behind it waits instead of deadlocking', async (t) => {
+    const s = await startStore(t);
+    const { id, jobId } = await s.accept();
+    const waiting = (count: number) =>
+      eventually(`${count} wait for locks`, async () => {
+        const { rows } = await s.pool.query(
+          `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+        );
+        return rows.length === count;
+      });
+    const blocker = await s.pool.connect();
+    await blocker.query('begin');
+    await blocker.query('select from jobs where id = $1 for no key update', [jobId]);
+    const claim = s.claim(jobId);
+    await waiting(1);
+    const deleted = s.store.deleteAttachment(s.owner, id, { graceMs: 1 });
+    await waiting(2);
+    await blocker.query('rollback');
+    blocker.release();
+    assert.equal((await claim).kind, 'claimed');
+    assert.equal(await deleted, true);
+    assert.equal((await s.jobRow(jobId)).state, 'cancelled');
+  });
+
   it('and a deletion at once leave the job cancelled, whoever is first', async (t) => {
     const s = await startStore(t);
     const { id, jobId } = await s.accept();
-    const [deleted, claim] = await Promise.all([s.store.deleteAttachment(s.owner, id, { graceMs: 1 }), s.claim(jobId)]);
+    const deletion = s.store.deleteAttachment(s.owner, id, { graceMs: 1 });
+    const [deleted, claim] = await Promise.all([deletion, s.claim(jobId)]);
     assert.equal(deleted, true);
     assert.equal((await s.jobRow(jobId)).state, 'cancelled');
     assert.ok(claim.kind === 'claimed' || claim.reason === 'finished');

@@ -3,7 +3,17 @@
  * of the code come as arguments, the documents as text. `tests/tidy/tidy-documents.test.ts` proves that each can fail.
  */
 import { dirname, join, normalize } from 'node:path';
-import { isTree, nameOf, nodesOf, type Offence, type SourceFile, stringOf, type Tree, treeOf } from './tidy-source.ts';
+import {
+  isTree,
+  modulesIn,
+  nameOf,
+  nodesOf,
+  type Offence,
+  type SourceFile,
+  stringOf,
+  type Tree,
+  treeOf,
+} from './tidy-source.ts';
 
 /* ------------------------------------------------------------------ Markdown */
 
@@ -253,12 +263,7 @@ const mention = new RegExp(
 
 /** Every path that a document names, in a link or in words, exists. `*` stands for anything. */
 export function pathsExist(document: SourceFile, files: readonly SourceFile[]): Offence[] {
-  const paths = files.map((file) => file.path);
-  const exists = (path: string) => {
-    const clean = path.replace(/\/+$/, '');
-    if (clean.includes('*')) return paths.some((candidate) => patternOf(clean).test(candidate));
-    return paths.some((candidate) => candidate === clean || candidate.startsWith(`${clean}/`));
-  };
+  const exists = (path: string) => existsAmong(files, path);
   const folder = dirname(document.path);
   return document.text.split('\n').flatMap((text, index) => {
     const links = [...text.matchAll(/\]\((?!\w+:)([^)#\s]*)(?:#[^)]*)?\)/g)]
@@ -273,6 +278,27 @@ export function pathsExist(document: SourceFile, files: readonly SourceFile[]): 
     }
     return lost.map((path) => `${document.path}:${index + 1} names ${path}, which does not exist`);
   });
+}
+
+const quoted = new RegExp(`\`((?:${topFolders})/[\\w./*-]*)\``, 'g');
+
+/** Every path of ours that a comment of the code gives in backquotes exists. */
+export function commentPathsExist(files: readonly SourceFile[]): Offence[] {
+  return modulesIn(files, 'src/', 'scripts/', 'tests/').flatMap((file) =>
+    file.text.split('\n').flatMap((text, index) => {
+      if (!/^\s*(?:\/?\*|\/\/)/.test(text)) return [];
+      return [...text.matchAll(quoted)]
+        .map(([, path = '']) => path)
+        .filter((path) => !existsAmong(files, path))
+        .map((path) => `${file.path}:${index + 1} names ${path}, which does not exist`);
+    }),
+  );
+}
+
+function existsAmong(files: readonly SourceFile[], path: string): boolean {
+  const clean = path.replace(/\/+$/, '');
+  const form = clean.includes('*') ? patternOf(clean) : null;
+  return files.some((file) => form?.test(file.path) ?? (file.path === clean || file.path.startsWith(`${clean}/`)));
 }
 
 const patternOf = (path: string) => new RegExp(`^${path.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*+/g, '.*')}$`);

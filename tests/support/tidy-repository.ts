@@ -133,7 +133,7 @@ export const lockWithoutServers: Rule = (files) => {
     );
 };
 
-/** A test file mirrors what it tests: `tests/x/y-about.test.ts`, and everything that runs ends in `.test.ts`. */
+/** Everything that runs ends in `.test.ts`, which is what the runner looks for; suites that others run are in `tests/contract/`. */
 export const testsAreFound: Rule = (files) =>
   modulesIn(files, 'tests/')
     .filter((file) => !file.path.endsWith('.test.ts'))

@@ -198,6 +198,14 @@ describe('what a document names', () => {
       /:2 names tests\/\*\.spec\.ts/,
       /:2 names c\.json/,
     ));
+  test('a path in a comment of the code that does not exist is caught', () =>
+    finds(
+      documents.commentPathsExist([
+        ...files,
+        page("/**\n * See `docs/b.md`, `tests/` and `docs/none.md`.\n */\nf('`docs/code.md`');", 'src/c.ts'),
+      ]),
+      /src\/c\.ts:2 names docs\/none\.md/,
+    ));
   test('paths that exist, folders, patterns and addresses are no offence', () =>
     finds(
       documents.pathsExist(
