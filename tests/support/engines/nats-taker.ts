@@ -1,0 +1,13 @@
+/**
+ * A process that takes one message from NATS, says so, and then does nothing until it is killed. Arguments: URL, name of the
+ * stream, visibility in ms.
+ */
+import { createNatsBroker } from '../../../src/drivers/broker-nats.ts';
+
+const [url = '', name = '', visibilityMs = ''] = process.argv.slice(2);
+const log = { info() {}, warn: console.error };
+const broker = createNatsBroker({ url, name, replicas: 1, log });
+await broker.prepare();
+const consumer = await broker.consumer({ prefetch: 0, visibilityMs: Number(visibilityMs) });
+const delivery = await consumer.next(new AbortController().signal);
+console.log(`taken ${new TextDecoder().decode(delivery?.body)}`);

@@ -1,0 +1,140 @@
+/** Real NATS servers for tests: one, or a cluster of three, each with a folder that it keeps over kills and starts. */
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { onEnd, type Scope } from '../on-end.ts';
+import { until } from '../until.ts';
+
+/** What a skipped suite says. */
+export const installCommand = 'apt-get install --no-install-recommends nats-server';
+
+export interface NatsServer {
+  readonly url: string;
+  readonly port: number;
+  /** Of the running process; 0 while there is none. */
+  readonly pid: number;
+  /** SIGKILL. It keeps what it confirmed. */
+  kill(): Promise<void>;
+  /** SIGTERM. */
+  stop(): Promise<void>;
+  /** Starts the stopped or killed server again, with its volume, on the same port. */
+  start(): Promise<void>;
+  /** Kills it, deletes its volume and starts it again. */
+  wipe(): Promise<void>;
+}
+
+export interface NatsOptions {
+  /** Further lines of the server's configuration. */
+  readonly config?: string;
+  readonly serverName?: string;
+}
+
+export function available(): boolean {
+  return spawnSync('nats-server', ['--version'], { stdio: 'ignore' }).status === 0;
+}
+
+/** A server with JetStream on a free port of 127.0.0.1; it and its folder are gone when `t` ends. */
+export async function startNats(
+  t: Scope,
+  { config = '', serverName = 'alone' }: NatsOptions = {},
+): Promise<NatsServer> {
+  const [port] = await freePorts(1);
+  return await startServer(t, { port: port ?? 0, serverName, config });
+}
+
+/** Three servers of one cluster; answers when they have elected a leader of the JetStream API. */
+export async function startNatsCluster(t: Scope): Promise<{ url: string; servers: readonly NatsServer[] }> {
+  const ports = await freePorts(6);
+  const clients = ports.slice(0, 3);
+  const routes = ports.slice(3).map((port) => `nats-route://127.0.0.1:${port}`);
+  const servers = await Promise.all(
+    clients.map((port, at) =>
+      startServer(t, {
+        port,
+        serverName: `node${at}`,
+        config: `cluster { name: skrepka, listen: "127.0.0.1:${ports[at + 3]}", routes: [${routes.join(', ')}] }`,
+      }),
+    ),
+  );
+  return { url: `nats://${clients.map((port) => `127.0.0.1:${port}`).join(',')}`, servers };
+}
+
+async function startServer(
+  t: Scope,
+  { port, serverName, config }: { port: number; serverName: string; config: string },
+): Promise<NatsServer> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'skrepka-nats-'));
+  const file = path.join(folder, 'nats.conf');
+  const volume = path.join(folder, 'volume');
+  await writeFile(
+    file,
+    [`listen: "127.0.0.1:${port}"`, `server_name: ${serverName}`, `jetstream { store_dir: "${volume}" }`, config].join(
+      '\n',
+    ),
+  );
+  let child: ChildProcess | null = null;
+
+  async function end(signal: NodeJS.Signals): Promise<void> {
+    const ending = child;
+    child = null;
+    if (!ending || ending.exitCode !== null || ending.signalCode !== null) return;
+    const exited = once(ending, 'exit');
+    ending.kill(signal);
+    await exited;
+  }
+
+  const server = {
+    url: `nats://127.0.0.1:${port}`,
+    port,
+    get pid() {
+      return child?.pid ?? 0;
+    },
+    kill: () => end('SIGKILL'),
+    stop: () => end('SIGTERM'),
+    async start() {
+      child ??= await launch(file);
+    },
+    async wipe() {
+      await end('SIGKILL');
+      await rm(volume, { recursive: true, force: true });
+      child = await launch(file);
+    },
+  };
+  onEnd(t, async () => {
+    await end('SIGKILL');
+    await rm(folder, { recursive: true, force: true });
+  });
+  await server.start();
+  return server;
+}
+
+/** Resolves when the server says that it takes connections. */
+async function launch(file: string): Promise<ChildProcess> {
+  const child = spawn('nats-server', ['-c', file], { stdio: ['ignore', 'ignore', 'pipe'] });
+  let said = '';
+  child.stderr?.setEncoding('utf8').on('data', (text: string) => {
+    said = `${said}${text}`.slice(-20_000);
+  });
+  await until('nats-server is ready', () => {
+    if (child.exitCode !== null) throw new Error(`nats-server ended with ${child.exitCode}: ${said}`);
+    return said.includes('Server is ready');
+  });
+  return child;
+}
+
+async function freePorts(count: number): Promise<readonly number[]> {
+  const holders = Array.from({ length: count }, () => createServer());
+  const ports = await Promise.all(
+    holders.map(async (holder) => {
+      holder.listen(0, '127.0.0.1');
+      await once(holder, 'listening');
+      const address = holder.address();
+      return typeof address === 'object' && address ? address.port : 0;
+    }),
+  );
+  await Promise.all(holders.map((holder) => new Promise((resolve) => holder.close(resolve))));
+  return ports;
+}
