@@ -1,4 +1,7 @@
-/** A TCP proxy in front of PostgreSQL that cuts the line at a chosen word: after the server got it, before anybody hears of it. */
+/**
+ * A TCP proxy in front of a server, with the faults of a network: it cuts the line, also at a chosen word (after the server
+ * got it, before anybody hears of it), refuses, is slow, or says nothing more while the line stays open.
+ */
 import { connect, createServer, type Socket } from 'node:net';
 import { onEnd, type Scope } from './on-end.ts';
 
@@ -11,6 +14,13 @@ export interface TcpProxy {
   cutAll(): void;
   /** New connections are refused from now on, or taken again. */
   refuse(refusing: boolean): void;
+  /**
+   * `answers`: what servers say is swallowed; `all`: what clients say as well, so that a line is half-open. What was swallowed
+   * never comes. `nothing` ends it, for the bytes from then on: a client should have a new line by then.
+   */
+  swallow(what: 'nothing' | 'answers' | 'all'): void;
+  /** Every piece of bytes is passed on so much later, in both directions. */
+  delay(ms: number): void;
 }
 
 export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
@@ -18,6 +28,13 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
   const clients = new Set<Socket>();
   let word: string | null = null;
   let refusing = false;
+  let swallowed: 'nothing' | 'answers' | 'all' = 'nothing';
+  let delayMs = 0;
+  /** Timers of one length fire in their order, so a delay keeps the order of bytes while it does not change. */
+  const pass = (bytes: Buffer, to: Socket) => {
+    if (delayMs === 0) to.write(bytes);
+    else setTimeout(() => to.write(bytes), delayMs);
+  };
   const server = createServer((client) => {
     if (refusing) {
       client.destroy();
@@ -28,10 +45,13 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
     let cutting = false;
     client.on('data', (bytes) => {
       cutting ||= word !== null && bytes.toString('latin1').includes(word);
-      upstream.write(bytes);
+      if (swallowed !== 'all') pass(bytes, upstream);
     });
-    // The answer proves that the server did it; it goes no further.
-    upstream.on('data', (bytes) => (cutting ? client.destroy() : client.write(bytes)));
+    upstream.on('data', (bytes) => {
+      // The answer proves that the server did it; it goes no further.
+      if (cutting) client.destroy();
+      else if (swallowed === 'nothing') pass(bytes, client);
+    });
     client.on('error', () => {});
     upstream.on('error', () => {});
     client.on('close', () => {
@@ -59,6 +79,12 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
     cutAll,
     refuse: (refusingNow) => {
       refusing = refusingNow;
+    },
+    swallow: (what) => {
+      swallowed = what;
+    },
+    delay: (ms) => {
+      delayMs = ms;
     },
   };
 }
