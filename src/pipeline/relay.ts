@@ -67,7 +67,7 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
         outageMs = ok ? outageFloorMs : Math.min(outageMs * 2, outageCapMs);
         idleMs = rung > 0 ? idleFloorMs : Math.min(idleMs * 2, idleCapMs);
         if (!ok) await clock.sleep(outageMs, stop);
-        else if (rung === 0) await clock.sleep(await store.untilDueMs(idleMs), wake.signal);
+        else if (rung === 0) await clock.sleep(await untilDueMs(idleMs), wake.signal);
       } catch (error) {
         log.warn({ error: describe(error) }, 'relay: the store did not answer');
         meter.count('relay_faults_total', { dependency: 'store' });
@@ -77,6 +77,11 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
     }
     offSignal();
     offBroker();
+  }
+
+  /** Due bells that find no place in a full window must not turn the loop hot: then the floor is waited. */
+  async function untilDueMs(capMs: number): Promise<number> {
+    return (await store.untilDueMs(capMs)) || idleFloorMs;
   }
 
   /** One batch. `ok` is false when the broker failed: then taking more would only wear bells out. */
