@@ -44,19 +44,23 @@ export function createLifecycle(deps: { log: Log }, settings: LifecycleSettings)
 
   function stop(reason: string): void {
     if (draining.signal.aborted) {
-      if (!hurry.signal.aborted) log.warn({ reason }, 'asked again to stop: giving up what runs');
-      hurry.abort(new Error(reason));
+      hurry.abort(new Error(`${reason} again`));
       return;
     }
     log.info({ reason }, 'stopping');
     draining.abort(new Error(reason));
     const grace = setTimeout(() => hurry.abort(new Error('The grace time is over')), settings.graceMs);
-    hurry.signal.addEventListener('abort', () => setTimeout(() => end(1), lastResortMs).unref(), { once: true });
+    hurry.signal.addEventListener('abort', giveUp, { once: true });
     void runSteps().then((code) => {
       clearTimeout(grace);
       log.info({}, 'stopped');
       end(code);
     });
+  }
+
+  function giveUp(): void {
+    log.warn({ reason: describe(hurry.signal.reason) }, 'giving up what runs');
+    setTimeout(() => end(1), lastResortMs).unref();
   }
 
   async function runSteps(): Promise<number> {

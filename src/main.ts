@@ -8,6 +8,8 @@ import { StartError } from './errors.ts';
 import { createLifecycle } from './lifecycle.ts';
 import { createTelemetry, type Telemetry } from './telemetry.ts';
 
+// A closed terminal or pipe is no reason to die in the middle of a drain.
+for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
 process.exit(await obey(readOrder(process.argv.slice(2), packageFile.version)));
 
 async function obey(order: Order): Promise<number> {
@@ -22,7 +24,7 @@ async function obey(order: Order): Promise<number> {
     console.log(applied.length === 0 ? 'Nothing to do: the schema is current.' : `Applied ${applied.join(', ')}.`);
     return 0;
   } catch (error) {
-    return await refuse(error);
+    return await refuse(error, order);
   }
 }
 
@@ -42,11 +44,11 @@ function telemetryFor(service: string, config: Config): Telemetry {
   return createTelemetry({ level: config.logLevel, service, plain: process.stdout.isTTY === true });
 }
 
-/** One sentence a problem. A child leaves it to its supervisor to show it. */
-async function refuse(error: unknown): Promise<number> {
+/** One sentence a problem. A role leaves it to its supervisor to show it. */
+async function refuse(error: unknown, { kind }: Order): Promise<number> {
   if (!(error instanceof StartError) && !(error instanceof ConfigError)) throw error;
   const sentences = error instanceof ConfigError ? error.problems : [error.message];
-  if (!(await tell({ kind: 'refused', sentence: sentences.join(' ') }))) {
+  if (kind !== 'run' || !(await tell({ kind: 'refused', sentence: sentences.join(' ') }))) {
     for (const sentence of sentences) console.error(`skrepka: ${sentence}`);
   }
   return 1;

@@ -12,9 +12,12 @@ const foreignAgeMsMax = 60 * 60 * 1000;
 
 const tagForm = /^([1-9][0-9]*)-([0-9]+)-([0-9]+)-([0-9a-f]+)$/;
 
+let own: string | null = null;
+
 /** This process's tag. Fit for a file name. */
 export function processTag(): string {
-  return `${process.pid}-${started(process.pid)?.ticks ?? 0}-${scope()}`;
+  own ??= `${process.pid}-${started(process.pid)?.ticks ?? 0}-${scope()}`;
+  return own;
 }
 
 /**

@@ -63,14 +63,7 @@ export function createFileBlobs({ dir }: { dir: string }, settings: FileBlobsSet
       options.signal?.throwIfAborted();
       const at = await place();
       return await withTemporary(at, async (path) => {
-        const handle = await io('write', key, () => openFile(path, 'wx', 0o600));
-        let size: number;
-        try {
-          size = await writeAll(handle, body, { key, batchBytes, signal: options.signal });
-          await io('write', key, () => handle.sync());
-        } finally {
-          await handle.close();
-        }
+        const size = await writeFile(path, body, { key, batchBytes, signal: options.signal });
         options.signal?.throwIfAborted();
         await moveInto(at, path, key);
         return { size };
@@ -118,7 +111,7 @@ export function createFileBlobs({ dir }: { dir: string }, settings: FileBlobsSet
       for (const key of keys) {
         if (await removed(at, key)) folders.add(dirname(join(at.root, key)));
       }
-      for (const folder of folders) await syncFolder(await prune(at, folder));
+      for (const folder of folders) await io('write', 'a folder', async () => syncFolder(await prune(at, folder)));
     },
 
     async list(prefix, options = {}) {
@@ -159,12 +152,28 @@ export function createFileBlobs({ dir }: { dir: string }, settings: FileBlobsSet
 
 /* --------------------------------------------------------------- writing */
 
-/** Body to file. Errors of the body and the signal's reason pass unchanged; those of the file become `BlobError`s. */
-async function writeAll(
-  handle: FileHandle,
-  body: AsyncIterable<Uint8Array>,
-  { key, batchBytes, signal }: { key: string; batchBytes: number; signal: AbortSignal | undefined },
-): Promise<number> {
+interface Writing {
+  readonly key: string;
+  readonly batchBytes: number;
+  readonly signal: AbortSignal | undefined;
+}
+
+/** Body to a new file, durably. Errors of the body and the signal's reason pass unchanged; those of the file become `BlobError`s. */
+async function writeFile(path: string, body: AsyncIterable<Uint8Array>, writing: Writing): Promise<number> {
+  const { key } = writing;
+  const handle = await io('write', key, () => openFile(path, 'wx', 0o600));
+  try {
+    const size = await writeAll(handle, body, writing);
+    await io('write', key, () => handle.sync());
+    return size;
+  } finally {
+    // What close(2) could still complain of was asked for by fsync, and a body's error must not be covered.
+    await handle.close().catch(() => {});
+  }
+}
+
+async function writeAll(handle: FileHandle, body: AsyncIterable<Uint8Array>, writing: Writing): Promise<number> {
+  const { key, batchBytes, signal } = writing;
   // Copied, not kept by reference: a body may reuse its buffer as soon as it is asked for more.
   const batch = Buffer.allocUnsafe(batchBytes);
   let held = 0;
@@ -229,7 +238,7 @@ async function linked(source: string, path: string, key: string): Promise<boolea
     return true;
   } catch (error) {
     if (noLinks.has(codeOf(error) ?? '')) return false;
-    throw faultOf(error, 'read', key);
+    throw faultOf(error, codeOf(error) === 'ENOENT' ? 'read' : 'write', key);
   }
 }
 

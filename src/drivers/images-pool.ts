@@ -104,6 +104,7 @@ function start(pool: Pool, bareBytes: number): void {
     if (!isReady || !pool.alive.has(child)) return;
     pool.failedStarts = 0;
     pool.idle.add(child);
+    pool.log.debug({ pid: child.pid }, 'a render child is ready');
     pool.onIdle();
   });
   void Promise.all([child.ready, child.ended]).then(([wasReady, death]) => bury(pool, child, wasReady, death));

@@ -68,6 +68,12 @@ export function startChild(settings: ChildSettings): RenderChild {
   );
   const readStderr = keepTail(process_);
   let asked = 0;
+  /** Set when this file killed the child: what would look like the kernel's doing is not. */
+  let shot: Death | null = null;
+  const shoot = (log: string): void => {
+    shot = { code: 'render_crashed', log };
+    process_.kill('SIGKILL');
+  };
   let answering: { id: number; settle: (answer: Answer | null) => void } | null = null;
 
   const ended = new Promise<Death>((resolve) => {
@@ -77,10 +83,10 @@ export function startChild(settings: ChildSettings): RenderChild {
       answering = null;
     };
     process_.once('error', (error) => end({ code: 'render_crashed', log: `could not be started: ${error.message}` }));
-    process_.once('close', (exitCode, signal) => end(verdictOf(exitCode, signal, readStderr())));
+    process_.once('close', (exitCode, signal) => end(shot ?? verdictOf(exitCode, signal, readStderr())));
   });
   const ready = new Promise<boolean>((resolve) => {
-    const timer = setTimeout(() => process_.kill('SIGKILL'), settings.startMs);
+    const timer = setTimeout(() => shoot(`not ready after ${settings.startMs} ms`), settings.startMs);
     const settle = (isReady: boolean): void => {
       clearTimeout(timer);
       resolve(isReady);
@@ -92,7 +98,7 @@ export function startChild(settings: ChildSettings): RenderChild {
       else if (message && answering && message.id === answering.id) {
         answering.settle(message);
         answering = null;
-      } else process_.kill('SIGKILL');
+      } else shoot('it said what no child says');
     });
   });
 

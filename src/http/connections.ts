@@ -9,7 +9,7 @@ import { problemOf } from './problems.ts';
 
 /** A refused body is read on this far and this long, so that the answer is not lost in a connection reset. */
 const lingerBytesMax = 256 * 1024;
-const lingerMs = 1000;
+const lingerMs = 2000;
 
 /* ------------------------------------------------------------------ before a request */
 

@@ -13,9 +13,7 @@ export const attachmentTransitions: readonly { from: AttachmentState; to: Attach
   { from: 'queued', to: 'processing', by: 'claim' },
   { from: 'processing', to: 'queued', by: 'retry, release' },
   { from: 'processing', to: 'ready', by: 'settle' },
-  { from: 'processing', to: 'failed', by: 'settle' },
-  { from: 'queued', to: 'failed', by: 'claim of a spent budget' },
-  { from: 'failed', to: 'queued', by: 'replay' },
+  { from: 'processing', to: 'failed', by: 'settle, claim of a spent budget' },
 ];
 
 export type Kind = 'image' | 'file';

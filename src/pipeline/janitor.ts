@@ -6,7 +6,7 @@
  * never because a listing did not know it. Workers never delete objects.
  */
 import { describe } from '../errors.ts';
-import type { Blobs, Clock, Log, Meter, Reach } from './ports.ts';
+import { BlobError, type Blobs, type Clock, type Log, type Meter, type Reach } from './ports.ts';
 import type { Cleanup, Store } from './store.ts';
 
 export interface JanitorSettings {
@@ -56,7 +56,7 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
       const cleanups = await store.dueCleanups(cleanupsMax);
       for (const cleanup of cleanups) {
         if (stop.aborted) return;
-        await pass(cleanup);
+        await pass(cleanup).catch(skipBroken);
       }
       if (clock.monotonicMs() - sweptAtMs >= settings.sweepMs) {
         await sweep(stop);
@@ -64,6 +64,13 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
       }
       if (cleanups.length < cleanupsMax) await clock.sleep(settings.janitorMs, stop);
     }
+  }
+
+  /** One object that cannot be deleted stays for later; it must not keep the others from going. */
+  function skipBroken(error: unknown) {
+    if (!(error instanceof BlobError) || error.fault === 'unavailable') throw error;
+    log.warn({ error: describe(error) }, 'janitor: an object could not be deleted');
+    meter.count('janitor_faults_total');
   }
 
   async function pass(cleanup: Cleanup) {

@@ -66,7 +66,7 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
       try {
         const rung = await round();
         idleMs = rung > 0 ? idleFloorMs : Math.min(idleMs * 2, idleCapMs);
-        if (rung === 0) await clock.sleep(await store.untilDueMs(idleMs), wake.signal);
+        if (rung === 0) await clock.sleep(await untilDueMs(idleMs), wake.signal);
       } catch (error) {
         log.warn({ error: describe(error) }, 'relay: the store did not answer');
         meter.count('relay_faults_total', { dependency: 'store' });

@@ -15,7 +15,7 @@ import type { Log } from '../pipeline/ports.ts';
 /** Fast shutdown gets this long, then immediate shutdown (whose crash recovery the next start does) as long again. */
 const stopMs = 30_000;
 
-/** The lines of a `postmaster.pid` that matter (PostgreSQL, `src/include/utils/pidfile.h`). */
+/** The lines of a `postmaster.pid` that matter (their order is that of PostgreSQL’s own `pidfile.h`). */
 export interface PidFile {
   readonly pid: number;
   readonly startedAtMs: number;

@@ -230,7 +230,10 @@ describe('an early refusal', () => {
     await line.write(uploadHead('skr_wrong', { 'content-length': 500_000_000 }));
     await line.write('x'.repeat(100_000));
     await line.until('"code":"unauthorized"');
+    // What is under way is still read for a while: a reset would take the answer from a client that has not read it.
+    for (let at = 0; at < 2; at += 1) await line.write('x'.repeat(50_000));
     await line.untilClosed();
+    assert.equal(line.socket.errored, null);
     const answer = parse(line.received());
     assertProblem(answer, 401, 'unauthorized');
     assert.equal(answer.headers.get('connection'), 'close');
@@ -238,14 +241,18 @@ describe('an early refusal', () => {
     assertProblem(await askRaw(t, url, uploadHead(ada.token, { 'content-length': 9_000_000 })), 413, 'file_too_large');
   });
 
-  it('reaches a client that sends without looking', async (t) => {
-    const { url, ada } = await startUploads(t);
+  it('reaches a client that goes on sending, though it never reads the whole body', async (t) => {
+    const { send } = await startUploads(t);
     for (let round = 0; round < 20; round += 1) {
-      const line = await dial(t, url);
-      line.socket.write(uploadHead(ada.token, { 'content-length': 5_000_000 }));
-      for (let sent = 0; sent < 5; sent += 1) line.socket.write(Buffer.alloc(40_000));
-      await line.untilClosed();
-      assertProblem(parse(line.received()), 413, 'file_too_large');
+      let pulled = 0;
+      const body = new ReadableStream<Uint8Array>({
+        pull(controller) {
+          pulled += 1;
+          controller.enqueue(new Uint8Array(64 * 1024));
+        },
+      });
+      assertProblem(await send(body, { 'content-encoding': 'gzip' }), 415, 'unsupported_media_type');
+      assert.ok(pulled < 500, `${pulled} pieces`);
     }
   });
 

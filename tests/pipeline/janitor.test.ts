@@ -153,3 +153,15 @@ test('of several janitors one works at a time, and another goes on when it ends'
   await quiet(p);
   assert.deepEqual(await p.keys(), []);
 });
+
+test('an object that cannot be deleted does not keep the others from going', async (t) => {
+  const p = await createPipeline(t, { janitorMs: 60_000 });
+  for (let i = 0; i < 3; i += 1) {
+    const { attachment } = await p.upload(`IMG ${i}`);
+    await p.store.port.deleteAttachment(p.user, attachment.id, { graceMs: 60_000 });
+  }
+  p.blobs.plan('deleteMany', { before: () => new BlobError('broken', 'bad sector') });
+  p.startJanitor();
+  await eventually('one is left after the round', async () => (await p.keys()).length === 1);
+  assert.equal(p.meter.counted('janitor_faults_total'), 1);
+});

@@ -117,6 +117,11 @@ test('no more jobs are announced and unclaimed than the window has places', asyn
     return p.memory.published().length === 3 && p.store.calls('untilDueMs') > 3;
   });
   assert.equal(await p.store.port.countAnnounced(), 3);
+  // Due jobs without a place are no reason to ask all the time.
+  const startedMs = p.clock.monotonicMs();
+  const calls = p.store.calls('takeDue');
+  await eventually('asked four times more', () => p.store.calls('takeDue') >= calls + 4);
+  assert.ok(p.clock.monotonicMs() - startedMs >= 400, 'a full window must not make the relay hot');
   p.startWorker();
   await eventually(
     'all are ready',

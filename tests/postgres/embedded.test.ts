@@ -143,6 +143,17 @@ test('the server listens on loopback only, is not root, syncs by default and has
   assert.deepEqual([group, session], [server.pid, server.pid]);
 });
 
+test('root runs the server as the owner of its folder, everybody else as themselves', async (t) => {
+  const place = await prepare(t, { filled: true });
+  const nobody = 65_534;
+  const ourselves = process.getuid?.() ?? 0;
+  if (ourselves === 0) await giveTo(place.dir, nobody, nobody);
+  const server = await start(t, place);
+  const owner = ourselves === 0 ? nobody : ourselves;
+  assert.match(await readFile(`/proc/${server.pid}/status`, 'utf8'), new RegExp(`^Uid:\\t${owner}\\t${owner}\\t`, 'm'));
+  assert.equal(await answer(server), 42);
+});
+
 test('a server whose supervisor was killed is stopped in order, and the next one goes on with its data', async (t) => {
   const place = await prepare(t, { filled: true });
   const first = await start(t, place);

@@ -122,13 +122,16 @@ test('a write that could not even be sent is unavailable: no server, and no conn
   );
 });
 
-test('a statement over its time and a deadlock are unavailable: the statement is not to blame', async (t) => {
+test('a statement over its time, a full disk and a deadlock are unavailable: the statement is not to blame', async (t) => {
   const { url, pool } = await freshDatabase(t, { empty: true });
   await pool.query('create table notes (id int primary key, n int); insert into notes values (1, 0), (2, 0)');
   const hasty = createPool({ url, max: 1, name: 'hasty', statementMs: 100 });
   onEnd(t, () => hasty.end());
   await assert.rejects(single(hasty, 'select pg_sleep(5)', [], { writes: true }), isFault('unavailable'));
   assert.equal((await hasty.query('select 1 as one')).rows[0].one, 1);
+
+  const full = `do $$ begin raise exception using errcode = '53100'; end $$`;
+  await assert.rejects(single(hasty, full, [], { writes: true }), isFault('unavailable'));
 
   const first = Promise.withResolvers<void>();
   const touch = 'update notes set n = n + 1 where id = $1';

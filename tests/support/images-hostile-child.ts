@@ -3,30 +3,35 @@
  * that a test can see the next picture succeed.
  */
 import { pbkdf2 } from 'node:crypto';
-import { basename } from 'node:path';
+import { writeFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
 import type { ChildRendering, Job } from '../../src/drivers/images-protocol.ts';
 import { renderPicture } from '../../src/drivers/images-render.ts';
 import { serveRenders } from '../../src/drivers/images-serve.ts';
 
-const never = () => new Promise<ChildRendering>(() => {});
+/** Leaves a file named `started` in the output folder, so that a test knows, and never ends. */
+function never(job: Job): Promise<ChildRendering> {
+  writeFileSync(join(job.outputDir, 'started'), '');
+  return new Promise(() => {});
+}
 
 const misdeeds: Readonly<Record<string, (job: Job) => Promise<ChildRendering>>> = {
   hang: never,
   /** Inside a thread of the pool, where a codec would be: nothing but a kill ends it. */
-  busy() {
+  busy(job) {
     pbkdf2('password', 'salt', 1e9, 64, 'sha512', () => {});
-    return never();
+    return never(job);
   },
-  segfault() {
+  segfault(job) {
     process.kill(process.pid, 'SIGSEGV');
-    return never();
+    return never(job);
   },
   abort: () => process.abort(),
   leave: () => process.exit(3),
   /** What the kernel's out-of-memory killer does. */
-  killed() {
+  killed(job) {
     process.kill(process.pid, 'SIGKILL');
-    return never();
+    return never(job);
   },
   async swell() {
     const held: string[][] = [];
@@ -36,9 +41,9 @@ const misdeeds: Readonly<Record<string, (job: Job) => Promise<ChildRendering>>> 
     const rendering = await renderPicture(job);
     return { ...rendering, variants: rendering.variants.slice(1) };
   },
-  async babble() {
+  async babble(job) {
     process.send?.({ kind: 'done', id: 'x', nonsense: true });
-    return never();
+    return never(job);
   },
 };
 

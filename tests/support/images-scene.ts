@@ -33,7 +33,7 @@ export interface Scene {
   render(bytes: Uint8Array, contentType: string, options?: { name?: string; signal?: AbortSignal }): Promise<Rendering>;
   /** Renders a file where it lies. */
   renderFile(path: string, contentType: string, signal?: AbortSignal): Promise<Rendering>;
-  /** Ids of the child processes that have loaded, waiting for as many as there should be. */
+  /** Ids of this driver's child processes that have loaded, waiting for as many as there should be. */
   children(): Promise<number[]>;
   close(): Promise<void>;
 }
@@ -51,6 +51,7 @@ export async function openScene({ limits, recipe = firstRecipe(), ...settings }:
   const all = { children: 2, warmSpare: 1, niceness: 10, ...settings, limits: { ...defaultLimits, ...limits } };
   const images = createSharpImages({ log }, all);
   let renders = 0;
+  let sources = 0;
 
   async function renderFile(sourcePath: string, contentType: string, signal = new AbortController().signal) {
     renders += 1;
@@ -65,14 +66,17 @@ export async function openScene({ limits, recipe = firstRecipe(), ...settings }:
     logged,
     renderFile,
     async render(bytes, contentType, { name = 'source', signal } = {}) {
-      renders += 1;
-      const sourcePath = join(folder, `${name}-${renders}`);
+      sources += 1;
+      const sourcePath = join(folder, `${name}-${sources}`);
       await writeFile(sourcePath, bytes);
       return renderFile(sourcePath, contentType, signal);
     },
     children: () =>
       until('all render children have loaded', async () => {
-        const pids = await childrenOf(process.pid);
+        const ready = new Set(
+          logged.filter(({ text }) => text === 'a render child is ready').map(({ fields }) => pidOf(fields)),
+        );
+        const pids = (await childrenOf(process.pid)).filter((pid) => ready.has(pid));
         return pids.length === all.children + all.warmSpare ? pids : null;
       }),
     async close() {
@@ -80,6 +84,10 @@ export async function openScene({ limits, recipe = firstRecipe(), ...settings }:
       await rm(folder, { recursive: true, force: true });
     },
   };
+}
+
+function pidOf(fields: object): unknown {
+  return 'pid' in fields ? fields.pid : null;
 }
 
 function firstRecipe(): Recipe {

@@ -13,10 +13,12 @@ import { newId } from '../../src/ids.ts';
 import { createAccept, type Upload } from '../../src/pipeline/accept.ts';
 import { createBreaker } from '../../src/pipeline/breaker.ts';
 import { createJanitor } from '../../src/pipeline/janitor.ts';
-import type { Images, Signals } from '../../src/pipeline/ports.ts';
+import type { Blobs, Images, Signals } from '../../src/pipeline/ports.ts';
 import { recipes } from '../../src/pipeline/recipe.ts';
 import { createRelay } from '../../src/pipeline/relay.ts';
+import type { Store } from '../../src/pipeline/store.ts';
 import { createWorker } from '../../src/pipeline/worker.ts';
+import type { Pool } from '../../src/postgres/pool.ts';
 import { createStore } from '../../src/postgres/store.ts';
 import { createMemoryBroker } from './broker-memory.ts';
 import { createPainter, createPoints, createTally, eventually, fakeSniffer, faulty, silent } from './ports-fake.ts';
@@ -34,10 +36,10 @@ export const quick = {
   reringCapMs: 2000,
   renderConcurrency: 2,
   prefetch: 0,
-  visibilityMs: 1500,
-  leaseMs: 900,
-  renewMs: 200,
-  leaseReserveMs: 200,
+  visibilityMs: 2600,
+  leaseMs: 2000,
+  renewMs: 250,
+  leaseReserveMs: 300,
   leaseMarginMs: 20,
   starvedMs: 300,
   versions: [...recipes.keys()],
@@ -171,19 +173,7 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
       },
       typeof bytes === 'string' ? chunks(bytes) : bytes,
     );
-  const jobOf = async (attachmentId: string) =>
-    (await pool.query('select * from jobs where attachment_id = $1', [attachmentId])).rows[0];
-  const attachment = async (id: string) => {
-    const found = await store.port.attachmentFor(user, id);
-    if (!found) throw new Error(`no attachment ${id}`);
-    return found;
-  };
-  const untilState = (id: string, state: string) =>
-    eventually(`attachment ${state}`, async () => {
-      const found = await attachment(id);
-      return found.state === state && found;
-    });
-  const keys = async (prefix = '') => (await blobs.port.list(prefix)).objects.map((object) => object.key);
+  const questions = questionsTo(pool, store.port, blobs.port, user);
 
   return {
     settings,
@@ -200,14 +190,29 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
     dir,
     accept,
     upload,
-    jobOf,
-    attachment,
-    untilState,
-    keys,
+    ...questions,
     startRelay,
     startWorker,
     startJanitor,
   };
+}
+
+/** What a test asks of rows and objects. */
+function questionsTo(pool: Pool, store: Store, blobs: Blobs, user: string) {
+  const jobOf = async (attachmentId: string) =>
+    (await pool.query('select * from jobs where attachment_id = $1', [attachmentId])).rows[0];
+  const attachment = async (id: string) => {
+    const found = await store.attachmentFor(user, id);
+    if (!found) throw new Error(`no attachment ${id}`);
+    return found;
+  };
+  const untilState = (id: string, state: string) =>
+    eventually(`attachment ${state}`, async () => {
+      const found = await attachment(id);
+      return found.state === state && found;
+    });
+  const keys = async (prefix = '') => (await blobs.list(prefix)).objects.map((object) => object.key);
+  return { jobOf, attachment, untilState, keys };
 }
 
 export async function* chunks(text: string, sizeMax = 7): AsyncGenerator<Uint8Array> {

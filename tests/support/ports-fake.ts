@@ -138,3 +138,6 @@ export async function eventually<T>(
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
 }
+
+/** How long a piece of work takes; never a wait for something to have happened. */
+export const takes = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));

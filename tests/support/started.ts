@@ -25,13 +25,14 @@ export interface Started {
 export function startCommand(t: Scope, words: readonly string[], settings: Readonly<Record<string, string>>): Started {
   const child = spawn(process.execPath, [main, ...words], {
     detached: true,
-    stdio: ['ignore', 'pipe', 'pipe'],
+    // A supervisor ends with its parent, by the channel between them: a test that is killed leaves nothing behind.
+    stdio: ['ignore', 'pipe', 'pipe', words[0] === 'start' ? 'ipc' : 'ignore'],
     env: { ...process.env, NODE_TEST_CONTEXT: undefined, RENDER_CONCURRENCY: '1', ...settings },
   });
   let stdout = '';
   let stderr = '';
-  child.stdout.on('data', (chunk) => (stdout += chunk));
-  child.stderr.on('data', (chunk) => (stderr += chunk));
+  child.stdout?.on('data', (chunk) => (stdout += chunk));
+  child.stderr?.on('data', (chunk) => (stderr += chunk));
   const ended = new Promise<{ code: number | null; signal: NodeJS.Signals | null }>((resolve) => {
     child.once('close', (code, signal) => resolve({ code, signal }));
   });

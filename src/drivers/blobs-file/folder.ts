@@ -67,8 +67,9 @@ export async function withTemporary<T>(at: Place, work: (path: string) => Promis
   try {
     return await work(path);
   } finally {
-    // Also after success: rename(2) does nothing when both names are already links to one file.
-    await unlink(path).catch(ignoreMissing);
+    // Also after success: rename(2) does nothing when both names are already links to one file. What cannot be removed
+    // now is swept by a later start; the outcome of `work` stands.
+    await unlink(path).catch(() => {});
   }
 }
 
