@@ -8,8 +8,13 @@ import { onEnd, type Scope } from './on-end.ts';
 export interface TcpProxy {
   /** The given URL, by way of the proxy. */
   readonly url: string;
-  /** From now on, a message of a client that contains `word` is passed on, and then its connection is cut once the server answered. */
-  cutAfter(word: string): void;
+  /**
+   * From now on, a message of a client that contains `word` is passed on, and then its connection is cut once the server
+   * answered; so often, or always.
+   */
+  cutAfter(word: string, times?: number): void;
+  /** Connections made from now on are cut when so many bytes of answers have passed; null: never. */
+  cutAnswersAt(bytes: number | null): void;
   /** Cuts all connections now. */
   cutAll(): void;
   /** New connections are refused from now on, or taken again. */
@@ -27,6 +32,8 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
   const target = new URL(url);
   const clients = new Set<Socket>();
   let word: string | null = null;
+  let cuts = 0;
+  let answersMax: number | null = null;
   let refusing = false;
   let swallowed: 'nothing' | 'answers' | 'all' = 'nothing';
   let delayMs = 0;
@@ -43,13 +50,18 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
     clients.add(client);
     const upstream = connect(Number(target.port), target.hostname);
     let cutting = false;
+    let answersLeft = answersMax ?? Number.POSITIVE_INFINITY;
     client.on('data', (bytes) => {
-      cutting ||= word !== null && bytes.toString('latin1').includes(word);
+      if (!cutting && word !== null && cuts > 0 && bytes.toString('latin1').includes(word)) {
+        cutting = true;
+        cuts -= 1;
+      }
       if (swallowed !== 'all') pass(bytes, upstream);
     });
     upstream.on('data', (bytes) => {
       // The answer proves that the server did it; it goes no further.
-      if (cutting) client.destroy();
+      answersLeft -= bytes.length;
+      if (cutting || answersLeft < 0) client.destroy();
       else if (swallowed === 'nothing') pass(bytes, client);
     });
     client.on('error', () => {});
@@ -73,8 +85,12 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
   });
   return {
     url: through.href,
-    cutAfter: (chosen) => {
+    cutAfter: (chosen, times = Number.POSITIVE_INFINITY) => {
       word = chosen;
+      cuts = times;
+    },
+    cutAnswersAt: (bytes) => {
+      answersMax = bytes;
     },
     cutAll,
     refuse: (refusingNow) => {
