@@ -77,6 +77,11 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
     offBroker();
   }
 
+  /** Due bells that find no place in a full window must not turn the loop hot: then the floor is waited. */
+  async function untilDueMs(capMs: number): Promise<number> {
+    return (await store.untilDueMs(capMs)) || idleFloorMs;
+  }
+
   /** One batch; answers how many bells it took. */
   async function round(): Promise<number> {
     if (disrupted) {
