@@ -3,12 +3,18 @@
  *
  * Life of a put: bytes are gathered up to the size of a part. A body that ends before is one request of known length; a longer
  * one becomes a multipart upload, of which nothing is visible until it is completed, and which is aborted when anything
- * fails. What is aborted in vain (the process died) costs space until the bucket's lifecycle rule for incomplete uploads
- * removes it: `docs/operations.md` has that rule.
+ * fails. What could not be aborted (the process died, the store was away) costs space until the bucket's lifecycle rule for
+ * incomplete uploads removes it: `docs/operations.md` has that rule.
  *
- * Checksums of the SDK are a setting, since stores differ in which they take; size and SHA-256 are verified by the pipeline.
+ * Time: a call with all its attempts takes at most the time-out; what only asks gets a third of it for each attempt, so
+ * that a connection which is dead without knowing is noticed in time for another. A download may take as long as its reader
+ * likes, but its store may not be silent for longer than the time-out.
+ *
+ * Checksums of the SDK are a setting, since stores differ in which they take. On the way the bytes of every put are covered by
+ * its signature, which has their SHA-256; size and digest of what is stored are verified by the pipeline.
  */
-import { Readable } from 'node:stream';
+import { randomUUID } from 'node:crypto';
+import type { Readable } from 'node:stream';
 import {
   AbortMultipartUploadCommand,
   CompleteMultipartUploadCommand,
@@ -26,9 +32,10 @@ import {
   UploadPartCopyCommand,
 } from '@aws-sdk/client-s3';
 import { getSignedUrl } from '@aws-sdk/s3-request-presigner';
-import { describe } from '../errors.ts';
 import { checkBlobKey, checkBlobPrefix } from '../pipeline/blob-key.ts';
-import { BlobError, type BlobFault, type Blobs } from '../pipeline/ports.ts';
+import { type BlobEntry, BlobError, type Blobs } from '../pipeline/ports.ts';
+import { partsOf, watched } from './blobs-s3/bytes.ts';
+import { blobError, nameOf, statusOf } from './blobs-s3/faults.ts';
 
 export interface S3Settings {
   readonly bucket: string;
@@ -47,78 +54,90 @@ export interface S3Settings {
   readonly copyBytesMax?: number;
 }
 
-const requestsMax = 3;
+const attemptsMax = 3;
 const listMax = 1000;
 const copyLimit = 5 * 1024 ** 3;
 
 export function createS3Blobs(settings: S3Settings): Blobs {
-  const { bucket: Bucket } = settings;
+  const { bucket: Bucket, s3TimeoutMs, s3PartBytes, copyBytesMax = copyLimit } = settings;
   const client = connect(settings, settings.s3Endpoint);
   const presigner = settings.s3PublicEndpoint ? connect(settings, settings.s3PublicEndpoint) : client;
+  const call = createCall(s3TimeoutMs);
+  const uploads = createUploads(client, call, s3TimeoutMs / attemptsMax);
 
-  async function headOf(key: string): Promise<{ size: number } | null> {
-    try {
-      const { ContentLength = 0 } = await client.send(new HeadObjectCommand({ Bucket, Key: key }));
-      return { size: ContentLength };
-    } catch (error) {
-      const fault = faultOf(error);
-      if (fault === 'missing') return null;
-      throw blobError(error, `head ${key}`);
-    }
+  function bucketExists(): Promise<boolean> {
+    return call(`reach the bucket ${Bucket}`, (options) =>
+      client.send(new HeadBucketCommand({ Bucket }), options).then(() => true, falseIfAbsent),
+    );
+  }
+
+  async function look(key: string) {
+    const found = await call(`look ${key} up`, (options) =>
+      client.send(new HeadObjectCommand({ Bucket, Key: key }), options).catch(falseIfAbsent),
+    );
+    if (found) return found;
+    // The answer to a HEAD has no body that tells a missing key from a missing bucket.
+    if (!(await bucketExists())) throw new BlobError('unavailable', `The bucket ${Bucket} does not exist`);
+    return null;
   }
 
   return {
     async prepare() {
-      await attempt('prepare the bucket', async () => {
-        try {
-          await client.send(new HeadBucketCommand({ Bucket }));
-        } catch (error) {
-          if (statusOf(error) !== 404) throw error;
-          await client.send(new CreateBucketCommand({ Bucket })).catch((failure: unknown) => {
-            // Another process was faster.
-            if (!/BucketAlready(OwnedByYou|Exists)/.test(nameOf(failure))) throw failure;
-          });
-        }
-      });
+      if (await bucketExists()) return;
+      try {
+        await call(`make the bucket ${Bucket}`, (options) => client.send(new CreateBucketCommand({ Bucket }), options));
+      } catch (error) {
+        // Another process may have been faster.
+        if (!(await bucketExists())) throw error;
+      }
     },
 
-    async put(key, body, options = {}) {
+    async put(key, body, { contentType, signal } = {}) {
       checkBlobKey(key);
-      options.signal?.throwIfAborted();
-      return await putParts(
-        client,
-        { Bucket, Key: key, ContentType: options.contentType },
-        body,
-        settings.s3PartBytes,
-        options.signal,
-      );
+      signal?.throwIfAborted();
+      const target = { Bucket, Key: key, ContentType: contentType };
+      const parts = partsOf(body, s3PartBytes, signal);
+      try {
+        const first = await parts.next();
+        const bytes = first.done ? Buffer.alloc(0) : first.value;
+        if (bytes.length === s3PartBytes) return { size: await uploads.putParts(target, bytes, parts, signal) };
+        const command = new PutObjectCommand({ ...target, Body: bytes, ContentLength: bytes.length });
+        await call(`put ${key}`, (options) => client.send(command, options), { moves: true, signal });
+        return { size: bytes.length };
+      } finally {
+        await parts.return(undefined);
+      }
     },
 
     async open(key, range) {
       checkBlobKey(key);
       const Range = range && `bytes=${range.start}-${range.end}`;
-      const answer = await attempt(`open ${key}`, () => client.send(new GetObjectCommand({ Bucket, Key: key, Range })));
+      const answer = await call(`open ${key}`, (options) =>
+        client.send(new GetObjectCommand({ Bucket, Key: key, Range }), options),
+      );
       const whole = /\/(\d+)$/.exec(answer.ContentRange ?? '')?.[1];
-      return { size: Number(whole ?? answer.ContentLength ?? 0), body: faultyBody(answer.Body as Readable, key) };
+      const body = watched(answer.Body as Readable, s3TimeoutMs, (error) => blobError(error, `read ${key} to its end`));
+      return { size: Number(whole ?? answer.ContentLength ?? 0), body };
     },
 
     async head(key) {
       checkBlobKey(key);
-      return await headOf(key);
+      const found = await look(key);
+      return found && { size: found.ContentLength ?? 0 };
     },
 
     async copy(from, to) {
       checkBlobKey(from);
       checkBlobKey(to);
-      const source = await headOf(from);
+      const source = await look(from);
       if (!source) throw new BlobError('missing', `No object ${from}`);
       if (from === to) return;
-      const { copyBytesMax = copyLimit } = settings;
-      const request = { Bucket, Key: to, CopySource: `${Bucket}/${from}` };
-      await attempt(`copy ${from}`, async () => {
-        if (source.size <= copyBytesMax) await client.send(new CopyObjectCommand(request));
-        else await copyParts(client, request, source.size, copyBytesMax);
-      });
+      const target = { Bucket, Key: to, ContentType: source.ContentType };
+      const size = source.ContentLength ?? 0;
+      const CopySource = `${Bucket}/${from}`;
+      if (size > copyBytesMax) return await uploads.copyParts(target, CopySource, size, copyBytesMax);
+      const command = new CopyObjectCommand({ Bucket, Key: to, CopySource });
+      await call(`copy ${from}`, (options) => client.send(command, options), { moves: true });
     },
 
     async deleteMany(keys) {
@@ -126,23 +145,31 @@ export function createS3Blobs(settings: S3Settings): Blobs {
       for (let at = 0; at < keys.length; at += listMax) {
         const Objects = keys.slice(at, at + listMax).map((Key) => ({ Key }));
         const command = new DeleteObjectsCommand({ Bucket, Delete: { Objects, Quiet: true } });
-        const { Errors = [] } = await attempt('delete', () => client.send(command));
+        const { Errors = [] } = await call('delete', (options) => client.send(command, options));
         const failed = Errors.find((one) => one.Code !== 'NoSuchKey');
-        if (failed) throw new BlobError('broken', `${failed.Key} was not deleted: ${failed.Code}`);
+        if (!failed) continue;
+        const { Code = 'Unknown', Key } = failed;
+        // The answer as a whole was 200; its codes are those of whole answers.
+        const isOurs = ['AccessDenied', 'InternalError', 'ServiceUnavailable', 'SlowDown'].includes(Code);
+        throw new BlobError(isOurs ? 'unavailable' : 'broken', `S3 could not delete ${Key}: ${Code}`);
       }
     },
 
-    async list(prefix, options = {}) {
+    async list(prefix, { after, limit = listMax } = {}) {
       checkBlobPrefix(prefix);
-      const MaxKeys = Math.min(Math.max(options.limit ?? listMax, 1), listMax);
-      const command = new ListObjectsV2Command({ Bucket, Prefix: prefix, StartAfter: options.after, MaxKeys });
-      const { Contents = [], IsTruncated } = await attempt('list', () => client.send(command));
-      const objects = Contents.map(({ Key = '', Size = 0, LastModified = new Date() }) => ({
-        key: Key,
-        size: Size,
-        modifiedAt: LastModified,
-      }));
-      return { objects, next: IsTruncated ? (objects.at(-1)?.key ?? null) : null };
+      const wanted = Math.min(Math.max(limit, 1), listMax);
+      const objects: BlobEntry[] = [];
+      let ContinuationToken: string | undefined;
+      // A page may have less than was asked for, even nothing, and still not be the last.
+      do {
+        const page = { Bucket, Prefix: prefix, StartAfter: after, MaxKeys: wanted - objects.length, ContinuationToken };
+        const answer = await call('list', (options) => client.send(new ListObjectsV2Command(page), options));
+        for (const { Key = '', Size = 0, LastModified = new Date() } of answer.Contents ?? []) {
+          objects.push({ key: Key, size: Size, modifiedAt: LastModified });
+        }
+        ContinuationToken = answer.IsTruncated ? answer.NextContinuationToken : undefined;
+      } while (ContinuationToken !== undefined && objects.length < wanted);
+      return { objects, next: ContinuationToken === undefined ? null : (objects.at(-1)?.key ?? null) };
     },
 
     async presign(key, { expiresSeconds, contentType, disposition }) {
@@ -152,14 +179,14 @@ export function createS3Blobs(settings: S3Settings): Blobs {
         Key: key,
         ResponseContentType: contentType,
         ResponseContentDisposition: disposition,
+        ResponseCacheControl: 'private, no-store',
       });
-      return await getSignedUrl(presigner, command, { expiresIn: expiresSeconds });
+      return await call(`sign ${key}`, () => getSignedUrl(presigner, command, { expiresIn: expiresSeconds }));
     },
 
     async health() {
-      await client.send(new HeadBucketCommand({ Bucket })).catch((error: unknown) => {
-        throw new BlobError('unavailable', `The bucket cannot be reached: ${nameOf(error)}`, error);
-      });
+      // Read access only: a probe that writes would cost a billed request, and an object that a listing could see.
+      if (!(await bucketExists())) throw new BlobError('unavailable', `The bucket ${Bucket} does not exist`);
     },
 
     async close() {
@@ -169,8 +196,15 @@ export function createS3Blobs(settings: S3Settings): Blobs {
   };
 }
 
+function falseIfAbsent(error: unknown): false {
+  if (statusOf(error) === 404) return false;
+  throw error;
+}
+
 function connect(settings: S3Settings, endpoint: string): S3Client {
   const when = settings.s3Checksums === 'when_supported' ? 'WHEN_SUPPORTED' : 'WHEN_REQUIRED';
+  // One connection for each open download, and a reader may be slow: a limit would make everybody else wait for it.
+  const agent = { keepAlive: true, maxSockets: Number.POSITIVE_INFINITY };
   return new S3Client({
     region: settings.s3Region,
     endpoint: endpoint || undefined,
@@ -182,165 +216,149 @@ function connect(settings: S3Settings, endpoint: string): S3Client {
     requestChecksumCalculation: when,
     responseChecksumValidation: when,
     // The SDK waits between attempts with full jitter.
-    maxAttempts: requestsMax,
+    maxAttempts: attemptsMax,
+    // It would open a connection of its own for every large put, and hold back a time-out until the store said "continue".
+    expectContinueHeader: false,
     requestHandler: {
-      connectionTimeout: Math.min(settings.s3TimeoutMs, 5000),
-      requestTimeout: settings.s3TimeoutMs,
-      socketTimeout: settings.s3TimeoutMs,
+      httpAgent: agent,
+      httpsAgent: agent,
+      connectionTimeout: Math.min(settings.s3TimeoutMs / attemptsMax, 5000),
       throwOnRequestTimeout: true,
+      // See `watched`.
+      socketTimeout: 0,
     },
   });
 }
 
+/* ------------------------------------------------------------------ calls */
+
+interface CallOptions {
+  readonly abortSignal: AbortSignal;
+  readonly requestTimeout: number;
+}
+type Call = <T>(
+  what: string,
+  send: (options: CallOptions) => Promise<T>,
+  how?: {
+    /** Bytes move, on the way or inside the store: one attempt may take the whole time. */
+    readonly moves?: boolean;
+    readonly signal?: AbortSignal;
+    readonly limitMs?: number;
+  },
+) => Promise<T>;
+
+/** What bounds every call and turns its failure into the port's. Rejects `BlobError` or the reason of `signal`. */
+function createCall(timeoutMs: number): Call {
+  return async (what, send, { moves = false, signal, limitMs = timeoutMs } = {}) => {
+    signal?.throwIfAborted();
+    const end = new AbortController();
+    const onAbort = () => end.abort();
+    // Not `AbortSignal.timeout`: its end would reach the body of an answer that is still being read.
+    const timer = setTimeout(onAbort, limitMs);
+    signal?.addEventListener('abort', onAbort);
+    try {
+      return await send({
+        abortSignal: end.signal,
+        requestTimeout: moves ? limitMs : Math.ceil(limitMs / attemptsMax),
+      });
+    } catch (error) {
+      signal?.throwIfAborted();
+      throw blobError(end.signal.aborted ? new Error(`No answer within ${limitMs} ms`) : error, what);
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', onAbort);
+    }
+  };
+}
+
+/* ---------------------------------------------------------------- uploads */
+
 interface Target {
   readonly Bucket: string;
   readonly Key: string;
-  readonly ContentType?: string;
+  readonly ContentType: string | undefined;
+}
+interface Part {
+  readonly ETag: string | undefined;
+  readonly PartNumber: number;
 }
 
-async function putParts(
-  client: S3Client,
-  target: Target,
-  body: AsyncIterable<Uint8Array>,
-  partBytes: number,
-  signal: AbortSignal | undefined,
-): Promise<{ size: number }> {
-  const pieces = gather(body, partBytes)[Symbol.asyncIterator]();
-  const first = await pieces.next();
-  const bytes = first.done ? Buffer.alloc(0) : first.value;
-  const options = { abortSignal: signal };
-  try {
-    if (bytes.length < partBytes) {
-      const request = { ...target, Body: bytes, ContentLength: bytes.length };
-      await attempt(`put ${target.Key}`, () => client.send(new PutObjectCommand(request), options), signal);
-      return { size: bytes.length };
-    }
-    return await multipart(client, target, signal, async (UploadId) => {
-      const parts: { ETag?: string; PartNumber: number }[] = [];
-      let size = 0;
-      for (let next: IteratorResult<Buffer> = { done: false, value: bytes }; !next.done; next = await pieces.next()) {
-        signal?.throwIfAborted();
-        const PartNumber = parts.length + 1;
-        const request = {
-          Bucket: target.Bucket,
-          Key: target.Key,
-          UploadId,
-          PartNumber,
-          Body: next.value,
-          ContentLength: next.value.length,
-        };
-        const { ETag } = await attempt(
-          `put ${target.Key}`,
-          () => client.send(new UploadPartCommand(request), options),
-          signal,
-        );
-        parts.push({ ETag, PartNumber });
-        size += next.value.length;
-      }
-      return { parts, size };
-    });
-  } finally {
-    await pieces.return?.(undefined);
-  }
-}
-
-/** Pieces of exactly `partBytes`, the last one shorter and never empty. */
-async function* gather(body: AsyncIterable<Uint8Array>, partBytes: number): AsyncGenerator<Buffer> {
-  let chunks: Uint8Array[] = [];
-  let size = 0;
-  for await (const chunk of body) {
-    for (let rest = chunk; rest.length > 0; ) {
-      const taken = rest.subarray(0, partBytes - size);
-      chunks.push(taken);
-      size += taken.length;
-      rest = rest.subarray(taken.length);
-      if (size < partBytes) continue;
-      yield Buffer.concat(chunks, size);
-      chunks = [];
-      size = 0;
-    }
-  }
-  if (size > 0) yield Buffer.concat(chunks, size);
-}
-
-/** Runs `work` inside a multipart upload: completed when it resolves, aborted when anything rejects. */
-async function multipart<T extends { parts: { ETag?: string; PartNumber: number }[] }>(
-  client: S3Client,
-  target: Target,
-  signal: AbortSignal | undefined,
-  work: (uploadId: string | undefined) => Promise<T>,
-): Promise<T> {
-  const what = `put ${target.Key}`;
-  const { UploadId } = await attempt(what, () => client.send(new CreateMultipartUploadCommand(target)), signal);
-  const upload = { Bucket: target.Bucket, Key: target.Key, UploadId };
-  try {
-    const result = await work(UploadId);
-    const command = new CompleteMultipartUploadCommand({ ...upload, MultipartUpload: { Parts: result.parts } });
-    await attempt(what, () => client.send(command), signal);
-    return result;
-  } catch (error) {
-    await client.send(new AbortMultipartUploadCommand(upload)).catch(() => undefined);
-    throw error;
-  }
-}
-
-async function copyParts(
-  client: S3Client,
-  request: Target & { CopySource: string },
-  size: number,
-  partBytes: number,
-): Promise<void> {
-  await multipart(client, { Bucket: request.Bucket, Key: request.Key }, undefined, async (UploadId) => {
-    const parts: { ETag?: string; PartNumber: number }[] = [];
-    for (let start = 0; start < size; start += partBytes) {
-      const CopySourceRange = `bytes=${start}-${Math.min(start + partBytes, size) - 1}`;
-      const PartNumber = parts.length + 1;
-      const answer = await client.send(
-        new UploadPartCopyCommand({ ...request, UploadId, PartNumber, CopySourceRange }),
-      );
-      parts.push({ ETag: answer.CopyPartResult?.ETag, PartNumber });
-    }
-    return { parts };
-  });
-}
-
-/** A download that breaks off rejects with the port's error, not the socket's. */
-function faultyBody(body: Readable, key: string): Readable {
-  async function* chunks() {
+/** Multipart uploads: nothing is visible until they are completed, and they are aborted when anything fails. */
+function createUploads(client: S3Client, call: Call, abortMs: number) {
+  async function within(
+    target: Target,
+    signal: AbortSignal | undefined,
+    sendParts: (UploadId: string | undefined) => Promise<readonly Part[]>,
+  ): Promise<void> {
+    const { Bucket, Key } = target;
+    const token = randomUUID();
+    const create = new CreateMultipartUploadCommand({ ...target, Metadata: { upload: token } });
+    // Not ended by the signal: an upload whose id nobody has heard cannot be aborted.
+    const { UploadId } = await call(`put ${Key}`, (options) => client.send(create, options));
     try {
-      yield* body;
+      await complete({ Bucket, Key, UploadId }, await sendParts(UploadId), token, signal);
     } catch (error) {
-      throw new BlobError('unavailable', `The download of ${key} broke off`, error);
+      const abort = new AbortMultipartUploadCommand({ Bucket, Key, UploadId });
+      await call(`abort ${Key}`, (options) => client.send(abort, options), { limitMs: abortMs }).catch(() => undefined);
+      throw error;
     }
   }
-  const readable = Readable.from(chunks(), { objectMode: false });
-  // Destroying the one destroys the other: no socket is left behind a reader that is gone.
-  readable.once('close', () => body.destroy());
-  return readable;
-}
 
-async function attempt<T>(what: string, call: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-  try {
-    return await call();
-  } catch (error) {
-    if (signal?.aborted) throw signal.reason;
-    throw error instanceof BlobError ? error : blobError(error, what);
+  async function complete(
+    upload: { Bucket: string; Key: string; UploadId: string | undefined },
+    Parts: readonly Part[],
+    token: string,
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
+    const { Bucket, Key } = upload;
+    const command = new CompleteMultipartUploadCommand({ ...upload, MultipartUpload: { Parts: [...Parts] } });
+    try {
+      await call(`put ${Key}`, (options) => client.send(command, options), { moves: true, signal });
+    } catch (error) {
+      // No such upload: perhaps because an earlier attempt, whose answer was lost, has completed it.
+      if (!(error instanceof BlobError) || nameOf(error.cause) !== 'NoSuchUpload') throw error;
+      const look = new HeadObjectCommand({ Bucket, Key });
+      const { Metadata } = await call(`look ${Key} up`, (options) => client.send(look, options), { signal });
+      if (Metadata?.upload !== token) throw error;
+    }
   }
-}
 
-function blobError(error: unknown, what: string): BlobError {
-  return new BlobError(faultOf(error), `S3 could not ${what}: ${nameOf(error)} (${describe(error)})`, error);
-}
+  return {
+    /** Sends `first` and all further parts, one after the other; resolves with the size of all. */
+    async putParts(target: Target, first: Buffer, more: AsyncIterable<Buffer>, signal?: AbortSignal): Promise<number> {
+      const { Bucket, Key } = target;
+      let size = 0;
+      await within(target, signal, async (UploadId) => {
+        const parts: Part[] = [];
+        const send = async (Body: Buffer) => {
+          const part = { Bucket, Key, UploadId, PartNumber: parts.length + 1, Body, ContentLength: Body.length };
+          const command = new UploadPartCommand(part);
+          const how = { moves: true, signal };
+          const { ETag } = await call(`put ${Key}`, (options) => client.send(command, options), how);
+          parts.push({ ETag, PartNumber: part.PartNumber });
+          size += Body.length;
+        };
+        await send(first);
+        for await (const bytes of more) await send(bytes);
+        return parts;
+      });
+      return size;
+    },
 
-const nameOf = (error: unknown) => (error instanceof Error ? error.name : String(error));
-const statusOf = (error: unknown) =>
-  (error as { $metadata?: { httpStatusCode?: number } }).$metadata?.httpStatusCode ?? 0;
-
-/** Whole-store refusals (keys, bucket, throttling) are `unavailable`: no attempt of any object would fare better. */
-function faultOf(error: unknown): BlobFault {
-  const name = nameOf(error);
-  const status = statusOf(error);
-  if (name === 'NoSuchKey' || (status === 404 && name !== 'NoSuchBucket' && name !== 'NoSuchUpload')) return 'missing';
-  if (status >= 400 && status < 500 && ![401, 403, 404, 408, 429].includes(status)) return 'broken';
-  return 'unavailable';
+    /** Copies inside the store, `partBytes` at a time. */
+    async copyParts(target: Target, CopySource: string, size: number, partBytes: number): Promise<void> {
+      const { Bucket, Key } = target;
+      await within(target, undefined, async (UploadId) => {
+        const parts: Part[] = [];
+        for (let start = 0; start < size; start += partBytes) {
+          const CopySourceRange = `bytes=${start}-${Math.min(start + partBytes, size) - 1}`;
+          const part = { Bucket, Key, UploadId, PartNumber: parts.length + 1, CopySource, CopySourceRange };
+          const command = new UploadPartCopyCommand(part);
+          const answer = await call(`copy to ${Key}`, (options) => client.send(command, options), { moves: true });
+          parts.push({ ETag: answer.CopyPartResult?.ETag, PartNumber: part.PartNumber });
+        }
+        return parts;
+      });
+    },
+  };
 }

@@ -5,12 +5,14 @@
 import { writeSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { createFileBlobs } from '../../src/drivers/blobs-file.ts';
+import { createS3Blobs, type S3Settings } from '../../src/drivers/blobs-s3.ts';
 import type { Blobs } from '../../src/pipeline/ports.ts';
 import { noise } from './bytes.ts';
 
 export interface PutTask {
-  /** Where the objects are: `file:///…`. */
+  /** Where the objects are: `file:///…`, or `s3:` with its settings. */
   readonly url: string;
+  readonly s3?: S3Settings;
   readonly key: string;
   readonly size: number;
   readonly seed: number;
@@ -19,7 +21,8 @@ export interface PutTask {
   readonly hangAt: number | null;
 }
 
-function open(url: string): Blobs {
+function open({ url, s3 }: PutTask): Blobs {
+  if (s3) return createS3Blobs(s3);
   if (url.startsWith('file:')) return createFileBlobs({ dir: fileURLToPath(url) });
   throw new Error(`No driver for ${url}`);
 }
@@ -37,6 +40,6 @@ async function* body(task: PutTask): AsyncGenerator<Uint8Array> {
 
 if (process.argv[2] !== undefined) {
   const task = JSON.parse(process.argv[2]) as PutTask;
-  await open(task.url).put(task.key, body(task));
+  await open(task).put(task.key, body(task));
   writeSync(1, 'done\n');
 }
