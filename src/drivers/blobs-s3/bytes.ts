@@ -55,6 +55,8 @@ export function watched(source: Readable, silenceMs: number, fault: (error: unkn
       done(error);
     },
   });
+  // A body may break off before anybody reads it. Whoever does gets the error then; nobody must not end the process.
+  body.on('error', () => {});
   source.pause();
   source.on('data', (chunk: Buffer) => {
     // `push` asks for more by `read` at once or later; until then nobody waits.
