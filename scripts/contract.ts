@@ -10,6 +10,7 @@ import type { HttpDeps } from '../src/http/app.ts';
 import { openApiDocument } from '../src/http/docs.ts';
 import { createServer } from '../src/http/server.ts';
 import { type Setting, table } from '../src/settings.ts';
+import { composeExample } from './compose-settings.ts';
 
 const root = path.resolve(import.meta.dirname, '..');
 
@@ -86,7 +87,7 @@ function exampleEnvironment(): string {
     const lines = settings.map((s) => `# ${s.text.replaceAll('`', '')}\n#${s.env}=${s.fallback}\n`);
     return `# ---- ${group}\n\n${lines.join('\n')}`;
   });
-  return `# Every setting with its default. Uncomment what you change; docs/configuration.md has the bounds.\n\n${sections.join('\n')}`;
+  return `# Every setting with its default. Uncomment what you change; docs/configuration.md has the bounds.\n\n${sections.join('\n')}\n${composeExample()}`;
 }
 
 async function main(): Promise<void> {
