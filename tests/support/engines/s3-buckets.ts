@@ -1,5 +1,5 @@
 /** Buckets of a real S3 server for tests, each with the driver on it, and a look behind the driver. */
-import { ListMultipartUploadsCommand, S3Client } from '@aws-sdk/client-s3';
+import { HeadObjectCommand, ListMultipartUploadsCommand, S3Client } from '@aws-sdk/client-s3';
 import { createS3Blobs, type S3Settings } from '../../../src/drivers/blobs-s3.ts';
 import type { Blobs } from '../../../src/pipeline/ports.ts';
 import type { BlobsHarness, RunningPut } from '../../contract/blobs.ts';
@@ -13,6 +13,8 @@ export interface Bucket {
   open(change: Partial<S3Settings>): Blobs;
   /** Keys of multipart uploads that are neither completed nor aborted. */
   unfinished(): Promise<readonly string[]>;
+  /** The store's own word on an object: the ETag of an upload in parts ends in their number. */
+  look(key: string): Promise<{ etag: string; contentType: string }>;
   close(): Promise<void>;
 }
 
@@ -62,6 +64,10 @@ export async function makeBucket(server: CephServer, change: Partial<S3Settings>
     async unfinished() {
       const { Uploads = [] } = await client.send(new ListMultipartUploadsCommand({ Bucket: settings.bucket }));
       return Uploads.map(({ Key = '' }) => Key);
+    },
+    async look(Key) {
+      const found = await client.send(new HeadObjectCommand({ Bucket: settings.bucket, Key }));
+      return { etag: found.ETag ?? '', contentType: found.ContentType ?? '' };
     },
     async close() {
       for (const one of opened) await one.close();
