@@ -9,7 +9,6 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Config } from './config.ts';
 import { createFileBlobs } from './drivers/blobs-file.ts';
-import { createS3Blobs } from './drivers/blobs-s3.ts';
 import { type BrokerSql, createPostgresBroker } from './drivers/broker-postgres.ts';
 import { createSystemClock } from './drivers/clock-system.ts';
 import { createSharpImages } from './drivers/images-sharp.ts';
@@ -70,7 +69,7 @@ export async function run(
   { telemetry, reach = async () => {} }: { telemetry: Telemetry; reach?: Reach },
 ): Promise<Running> {
   requireDatabase(config.databaseUrl);
-  const parts = buildParts(wanted, config, telemetry, reach);
+  const parts = await buildParts(wanted, config, telemetry, reach);
   const stop = new AbortController();
   const abort = new AbortController();
   const images = wanted.includes('worker') ? buildImages(parts) : null;
@@ -97,32 +96,45 @@ export async function run(
   };
 }
 
-function buildParts(wanted: readonly Role[], config: Config, telemetry: Telemetry, reach: Reach): Parts {
+async function buildParts(wanted: readonly Role[], config: Config, telemetry: Telemetry, reach: Reach): Promise<Parts> {
   const { log } = telemetry;
   const name = `skrepka ${wanted.join(',')}`;
   const pool = createPool({ url: config.databaseUrl, max: config.databasePoolMax, name });
   const signals = createSignals({ pool, url: config.databaseUrl, log });
   const store = createStore({ pool, signals });
-  const broker = buildBroker(config, pool, log);
-  const blobs = buildBlobs(config);
+  const broker = await buildBroker(config, pool, log);
+  const blobs = await buildBlobs(config);
   return { pool, signals, store, broker, blobs, clock: createSystemClock(), reach, telemetry, config };
 }
 
-function buildBlobs(config: Config): Blobs {
+/** A driver of an engine is loaded only where it is used: some are large. */
+async function buildBlobs(config: Config): Promise<Blobs> {
   const { blobsUrl, dataDir } = config;
   if (blobsUrl === 'file:') return createFileBlobs({ dir: path.join(dataDir, 'blobs') });
   if (blobsUrl.startsWith('file:///')) return createFileBlobs({ dir: fileURLToPath(blobsUrl) });
   const bucket = /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])\/?$/.exec(blobsUrl)?.[1];
-  if (bucket !== undefined) return createS3Blobs({ ...config, bucket });
+  if (bucket !== undefined) return (await import('./drivers/blobs-s3.ts')).createS3Blobs({ ...config, bucket });
   throw new StartError('Expected "file:", "file:///folder" or "s3://bucket" for BLOBS_URL, received something else.');
 }
 
-function buildBroker(config: Config, pool: Pool, log: Log): Broker {
-  const scheme = config.brokerUrl.slice(0, config.brokerUrl.indexOf(':'));
+async function buildBroker(config: Config, pool: Pool, log: Log): Promise<Broker> {
+  const { brokerUrl: url, brokerName: name, brokerReplicas: replicas } = config;
+  const scheme = url.slice(0, url.indexOf(':'));
   switch (scheme) {
     case 'postgres':
     case 'postgresql':
       return createPostgresBroker({ sql: brokerSql(config, pool), log });
+    case 'nats':
+    case 'nats+tls':
+      return (await import('./drivers/broker-nats.ts')).createNatsBroker({ url, name, replicas, log });
+    case 'amqp':
+    case 'amqps':
+      return (await import('./drivers/broker-rabbitmq.ts')).createRabbitBroker({ url, name, replicas, log });
+    case 'valkey':
+    case 'valkeys':
+    case 'redis':
+    case 'rediss':
+      return (await import('./drivers/broker-valkey.ts')).createValkeyBroker({ url, name, log });
     default:
       throw new StartError(
         'Expected postgres:, nats:, nats+tls:, amqp:, amqps:, valkey:, valkeys:, redis: or rediss: for BROKER_URL, received another scheme.',
@@ -314,7 +326,7 @@ export async function migrateDatabase(config: Config): Promise<readonly string[]
 
 /** The bucket, where there is one. */
 async function prepareStorage(config: Config): Promise<void> {
-  const blobs = buildBlobs(config);
+  const blobs = await buildBlobs(config);
   try {
     await blobs.prepare();
   } catch (error) {
