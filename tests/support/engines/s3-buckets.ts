@@ -76,6 +76,20 @@ export async function makeBucket(server: CephServer, change: Partial<S3Settings>
   };
 }
 
+/** What a process of ours is told, to use such a bucket. */
+export function environmentOf(settings: S3Settings): Record<string, string> {
+  return {
+    BLOBS_URL: `s3://${settings.bucket}`,
+    S3_ENDPOINT: settings.s3Endpoint,
+    S3_REGION: settings.s3Region,
+    S3_PATH_STYLE: settings.s3PathStyle,
+    S3_ACCESS_KEY_ID: settings.s3AccessKeyId,
+    S3_SECRET_ACCESS_KEY: settings.s3SecretAccessKey,
+    S3_PART_BYTES: String(settings.s3PartBytes),
+    S3_TIMEOUT: `${settings.s3TimeoutMs}ms`,
+  };
+}
+
 /** What the suite of the port works on. */
 export async function openHarness(server: CephServer): Promise<BlobsHarness> {
   const bucket = await makeBucket(server);
