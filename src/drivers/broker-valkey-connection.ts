@@ -79,28 +79,33 @@ export function createLine({ name, address, log, greeting, up, heard }: LineDeps
     return Math.round(waitMs * (0.5 + 0.5 * Math.random()));
   }
 
+  /**
+   * AUTH and SELECT were sent by the library before this; what they were answered is an `error` of the client, and may come with
+   * a greeting that was understood all the same.
+   */
   async function greet(): Promise<void> {
     const { stream } = client;
     const [word = '', ...rest] = greeting;
+    why = null;
     try {
       await client.callBuffer(word, ...rest);
     } catch (error) {
-      // The password, a server that loads its files: the reason is told to whoever waits, and the next try may fare better.
-      why = error;
+      why ??= error;
+    }
+    if (client.stream !== stream || state === 'closed') return;
+    if (why !== null) {
       complain();
       leave();
-      for (const wake of [...waiting]) wake();
-      return;
+    } else if (client.status === 'ready') {
+      goUp();
     }
-    if (client.stream !== stream || client.status !== 'ready' || state === 'closed') return;
-    state = 'up';
-    why = null;
-    attempts = 0;
-    told = '';
-    if (upBefore) log.info({ connection: name }, 'broker: connected again');
-    const again = upBefore;
-    upBefore = true;
     for (const wake of [...waiting]) wake();
+  }
+
+  function goUp(): void {
+    const again = upBefore;
+    [state, upBefore, attempts, told] = ['up', true, 0, ''];
+    if (again) log.info({ connection: name }, 'broker: connected again');
     up?.(again);
   }
 
@@ -112,7 +117,7 @@ export function createLine({ name, address, log, greeting, up, heard }: LineDeps
 
   /** Once for each reason: the tries go on for ever. */
   function complain(): void {
-    if (state === 'closed' || refusalOf(why) === null || told === reason()) return;
+    if (state === 'closed' || refusalOf(why, address) === null || told === reason()) return;
     told = reason();
     log.warn({ connection: name, reason: told }, 'broker: the server refuses the connection, trying again');
   }
@@ -122,12 +127,12 @@ export function createLine({ name, address, log, greeting, up, heard }: LineDeps
     if (state !== 'closed') client.disconnect(true);
   }
 
-  const reason = () => (why === null ? 'no answer' : describe(withoutSecrets(why, address)));
+  const reason = () => (why === null ? 'it was closed' : describe(withoutSecrets(why, address)));
 
   async function whenUp(waitMs: number): Promise<void> {
     const endMs = performance.now() + waitMs;
     while (state === 'down') {
-      const refusal = refusalOf(why);
+      const refusal = refusalOf(why, address);
       if (refusal) throw new BrokerError('unavailable', refusal, withoutSecrets(why, address));
       const leftMs = endMs - performance.now();
       if (leftMs <= 0) {
@@ -213,7 +218,7 @@ export function replyCode(error: unknown): string {
 }
 
 /** A sentence for what the greeting may be answered with and no waiting of a moment mends. */
-function refusalOf(error: unknown): string | null {
+function refusalOf(error: unknown, address: ValkeyAddress): string | null {
   switch (replyCode(error)) {
     case 'WRONGPASS':
       return 'Valkey refused the user or the password of BROKER_URL';
@@ -221,6 +226,8 @@ function refusalOf(error: unknown): string | null {
       return 'Valkey wants a password, and BROKER_URL has none';
     case 'NOPERM':
       return 'The account of BROKER_URL may not even greet: it needs PING and SUBSCRIBE on the channel of the broker';
+    case 'ERR':
+      return `Valkey refuses the connection: ${withoutSecrets(error, address).message}`;
     default:
       return null;
   }

@@ -43,8 +43,8 @@ export interface Queue {
   giveBack(holdings: readonly Holding[]): Promise<void>;
   /** Forgets the name of a consumer that holds nothing. */
   leave(consumer: string): Promise<void>;
-  /** Forgets the names that the dead left behind. */
-  sweep(): Promise<void>;
+  /** Forgets the names of consumers that hold nothing and have not asked for `idleMs`. */
+  sweep(idleMs: number): Promise<void>;
   depth(): Promise<{ waiting: number; inFlight: number }>;
   /** Which queue is there. It is made if there is none. */
   look(): Promise<string>;
@@ -52,8 +52,6 @@ export interface Queue {
 
 /** Longer than any visibility and any delay. */
 const farMs = 7 * 24 * 3_600_000;
-/** A consumer that has not asked for so long and holds nothing is dead, or none the worse for being forgotten. */
-const forgottenMs = 600_000;
 
 export function createQueue({ line, log }: { line: Line; log: Pick<Log, 'warn'> }, name: string): Queue {
   const keys = [`${name}:rings`, `${name}:epoch`];
@@ -105,8 +103,8 @@ export function createQueue({ line, log }: { line: Line; log: Pick<Log, 'warn'> 
     async leave(consumer) {
       await run(leaveScript, [consumer]);
     },
-    async sweep() {
-      await run(sweepScript, [forgottenMs]);
+    async sweep(idleMs) {
+      await run(sweepScript, [idleMs]);
     },
     async depth() {
       const [waiting, inFlight] = list(await run(depthScript, [farMs]));

@@ -22,12 +22,17 @@ export interface ValkeyBrokerSettings {
   readonly backstopMs?: number;
   /** Longest silence of a server that owes an answer, and longest wait for a connection. Default 5,000. */
   readonly answerMs?: number;
+  /** How often the names of dead consumers are looked for. Default 60,000. */
+  readonly sweepMs?: number;
+  /** A consumer that has not asked for so long and holds nothing is dead, or none the worse for being forgotten. Default 600,000. */
+  readonly forgottenMs?: number;
 }
+
+const defaults = { backstopMs: 1_000, answerMs: 5_000, sweepMs: 60_000, forgottenMs: 600_000 };
 
 const bodyBytesMax = 1024;
 /** How long `health` waits for a connection. */
 const healthMs = 1_000;
-const sweepMs = 60_000;
 
 /**
  * A broker on the server of `url`, under keys that start with `name`. Throws `StartError` when `url` is none of Valkey or Redis.
@@ -38,7 +43,7 @@ export function createValkeyBroker(
   { url, name, log }: { url: string; name: string; log: Pick<Log, 'info' | 'warn'> },
   settings: ValkeyBrokerSettings = {},
 ): Broker {
-  const { backstopMs = 1_000, answerMs = 5_000 } = settings;
+  const { backstopMs, answerMs, ...times } = { ...defaults, ...settings };
   const address = parseValkeyUrl(url);
   const consumers = new Set<WakingConsumer>();
   const wakeAll = () => {
@@ -49,7 +54,7 @@ export function createValkeyBroker(
     { answerMs },
   );
   const queue = createQueue({ line, log }, name);
-  const watch = createWatch(queue, { log, backstopMs });
+  const watch = createWatch(queue, log, { backstopMs, ...times });
   const bell = createBell(
     // A ring may have been missed while it was away, so its return is one.
     () =>
@@ -152,7 +157,11 @@ function createBell(open: () => Line, everyMs: number) {
  * Looks every `backstopMs` whether the stream is still the same: a process that only publishes, or whose slots are all taken, would
  * not notice its loss while the connection stays.
  */
-function createWatch(queue: Queue, { log, backstopMs }: { log: Pick<Log, 'warn'>; backstopMs: number }) {
+function createWatch(
+  queue: Queue,
+  log: Pick<Log, 'warn'>,
+  { backstopMs, sweepMs, forgottenMs }: { backstopMs: number; sweepMs: number; forgottenMs: number },
+) {
   const listeners = new Set<() => void>();
   let timer: NodeJS.Timeout | null = null;
   let looking = false;
@@ -178,7 +187,7 @@ function createWatch(queue: Queue, { log, backstopMs }: { log: Pick<Log, 'warn'>
       complained = false;
       if (performance.now() - sweptAtMs > sweepMs * (0.5 + Math.random())) {
         sweptAtMs = performance.now();
-        await queue.sweep();
+        await queue.sweep(forgottenMs);
       }
     } catch (error) {
       if (!complained) log.warn({ reason: describe(error) }, 'broker: the stream cannot be looked at');

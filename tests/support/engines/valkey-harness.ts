@@ -1,11 +1,13 @@
 /** The harness of the broker suite on a Valkey or Redis server: keys of its own for each case, and clients by way of a proxy. */
+import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import path from 'node:path';
 import { createValkeyBroker, type ValkeyBrokerSettings } from '../../../src/drivers/broker-valkey.ts';
-import type { Broker } from '../../../src/pipeline/ports.ts';
+import { type Broker, BrokerError } from '../../../src/pipeline/ports.ts';
 import type { BrokerHarness } from '../../contract/broker.ts';
+import { onEnd, type Scope } from '../on-end.ts';
 import { startTcpProxy } from '../tcp-proxy.ts';
 import type { ValkeyServer } from './valkey.ts';
 
@@ -30,6 +32,34 @@ export async function openValkeyBroker(
   return broker;
 }
 
+/** Notices everything within a second. */
+export const alert = { backstopMs: 100, answerMs: 500 };
+
+/** A prepared broker and what it says in the log; closed when `t` ends. */
+export async function open(t: Scope, url: string, settings: ValkeyBrokerSettings = {}, name = queueName()) {
+  const log = createHeardLog();
+  const broker = await openValkeyBroker({ url, name, log }, settings);
+  onEnd(t, () => broker.close());
+  return { broker, name, log };
+}
+
+/** Why a broker cannot be prepared. */
+export async function refused(
+  t: Scope,
+  url: string,
+  name = queueName(),
+): Promise<{ error: BrokerError; log: string[] }> {
+  const log = createHeardLog();
+  const broker = createValkeyBroker({ url, name, log }, { answerMs: 500 });
+  onEnd(t, () => broker.close());
+  const error = await broker.prepare().then(
+    () => assert.fail('expected a refusal'),
+    (reason: unknown) => reason,
+  );
+  assert.ok(error instanceof BrokerError, String(error));
+  return { error, log: log.lines };
+}
+
 export async function createValkeyHarness(server: ValkeyServer): Promise<BrokerHarness> {
   await server.start();
   const name = queueName();
@@ -45,20 +75,30 @@ export async function createValkeyHarness(server: ValkeyServer): Promise<BrokerH
       await server.command('flushall');
     },
     cut: async () => proxy.cutAll(),
-    takeAndDie: (visibilityMs) => takeAndDie(server.url, name, visibilityMs),
+    async takeAndDie(visibilityMs) {
+      await takeAndDie(server.url, name, visibilityMs);
+    },
     async close() {
       for (const end of ends.splice(0)) await end();
     },
   };
 }
 
-async function takeAndDie(url: string, name: string, visibilityMs: number): Promise<void> {
+/** Takes one message in a process of its own, which is killed with it in hand; answers what it said. */
+export async function takeAndDie(
+  url: string,
+  name: string,
+  visibilityMs: number,
+  environment: Readonly<Record<string, string>> = {},
+): Promise<string> {
   const taker = path.join(import.meta.dirname, 'valkey-taker.ts');
   const child = spawn(process.execPath, [taker, url, name, String(visibilityMs)], {
     stdio: ['ignore', 'pipe', 'inherit'],
+    env: { ...process.env, ...environment },
   });
   const ended = once(child, 'exit');
-  await once(child.stdout, 'data', { signal: AbortSignal.timeout(20_000) });
+  const [said] = await once(child.stdout, 'data', { signal: AbortSignal.timeout(20_000) });
   child.kill('SIGKILL');
   await ended;
+  return String(said).trim();
 }

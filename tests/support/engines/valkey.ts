@@ -1,13 +1,14 @@
 /** Real Valkey or Redis servers for tests: each with a folder that it keeps over kills and starts, and commands for its operator. */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Redis } from 'iovalkey';
 import { onEnd, type Scope } from '../on-end.ts';
 import { until } from '../until.ts';
+import type { Certificate } from './certificate.ts';
 
 /** What a skipped suite says. */
 export const installCommand = 'apt-get install --no-install-recommends redis-server';
@@ -33,8 +34,8 @@ export interface ValkeyOptions {
   readonly words?: readonly string[];
   /** Of its operator; none when left out. */
   readonly password?: string;
-  /** Files of a certificate and its key: it then speaks TLS alone. */
-  readonly certificate?: { readonly ca: string; readonly file: string; readonly keyFile: string };
+  /** It then speaks TLS alone. */
+  readonly certificate?: Certificate;
 }
 
 /** The first of the two that is installed; null when none is. */
@@ -92,7 +93,8 @@ export async function startValkey(t: Scope, options: ValkeyOptions = {}): Promis
       await start();
     },
     async command(word, ...rest) {
-      operator ??= new Redis({ host: '127.0.0.1', port, password, retryStrategy: null });
+      const tls = certificate ? { tls: { ca: await readFile(certificate.caFile) } } : {};
+      operator ??= new Redis({ host: '127.0.0.1', port, password, retryStrategy: () => null, ...tls });
       return await operator.call(word, rest.map(String));
     },
   };
@@ -101,15 +103,10 @@ export async function startValkey(t: Scope, options: ValkeyOptions = {}): Promis
 function wordsFor(port: number, volume: string, { words = [], password, certificate }: ValkeyOptions): string[] {
   const listening = certificate
     ? [
-        '--port',
-        '0',
-        '--tls-port',
-        String(port),
-        '--tls-auth-clients',
-        'no',
-        '--tls-ca-cert-file',
-        certificate.ca,
-      ].concat(['--tls-cert-file', certificate.file, '--tls-key-file', certificate.keyFile])
+        ...['--port', '0', '--tls-port', String(port), '--tls-auth-clients', 'no'],
+        ...['--tls-ca-cert-file', certificate.caFile],
+        ...['--tls-cert-file', certificate.certFile, '--tls-key-file', certificate.keyFile],
+      ]
     : ['--port', String(port)];
   return [
     ...listening,
