@@ -113,6 +113,20 @@ test('a port in use is refused before anything is started', async (t) => {
   assert.deepEqual(await readdir(dataDir), []);
 });
 
+test('a port that is left soon is waited for: the API of a killed supervisor needs a moment', async (t) => {
+  const { dataDir, start } = await prepare(t);
+  const taken = createServer().listen(0, '127.0.0.1');
+  await once(taken, 'listening');
+  const address = taken.address();
+  const port = typeof address === 'object' && address ? address.port : 0;
+  const started = start({ PORT: String(port) });
+  // The port is tried as soon as the folder is held.
+  await until('it holds the folder', async () => (await readdir(dataDir).catch((): string[] => [])).includes('lock'));
+  taken.close();
+  assert.equal(await started.ready(), `http://127.0.0.1:${port}`);
+  assert.equal(await started.ctrlC(), 0);
+});
+
 test('an address that is not ours is refused with one sentence', async (t) => {
   const { start } = await prepare(t);
   await assertRefused(
