@@ -40,6 +40,11 @@ const isReady = async (url: string) =>
     () => false,
   );
 
+function linesOf(started: Started): { service: string; text: string; reason?: string }[] {
+  const lines = started.stdout().split('\n');
+  return lines.filter((line) => line.startsWith('{')).map((line) => JSON.parse(line));
+}
+
 function childWith(started: Started, words: string): number | undefined {
   return started.family().find((pid) => commandOf(pid).includes(`main.ts ${words}`));
 }
@@ -70,6 +75,19 @@ test('from an empty folder it becomes ready, shows the operator once, ends all o
   assert.ok(family.some((pid) => commandOf(pid).includes('postgres')));
   assert.equal(await first.ctrlC(), 0);
   await assertAllGone(family);
+  // The terminal's SIGINT reached the supervisor alone, which ended the others one by one.
+  const told = linesOf(first).filter(({ text }) => text === 'stopping' || text === 'stopped');
+  assert.deepEqual(
+    told.map(({ service, text, reason }) => [service, text, reason].filter(Boolean).join(' ')),
+    [
+      'start stopping SIGINT',
+      'worker stopping SIGTERM',
+      'worker stopped',
+      'api,relay,janitor stopping SIGTERM',
+      'api,relay,janitor stopped',
+      'start stopped',
+    ],
+  );
 
   const second = start();
   const again = await second.ready();
@@ -111,6 +129,20 @@ test('a port in use is refused before anything is started', async (t) => {
     ),
   );
   assert.deepEqual(await readdir(dataDir), []);
+});
+
+test('a port that is left soon is waited for: the API of a killed supervisor needs a moment', async (t) => {
+  const { dataDir, start } = await prepare(t);
+  const taken = createServer().listen(0, '127.0.0.1');
+  await once(taken, 'listening');
+  const address = taken.address();
+  const port = typeof address === 'object' && address ? address.port : 0;
+  const started = start({ PORT: String(port) });
+  // The port is tried as soon as the folder is held.
+  await until('it holds the folder', async () => (await readdir(dataDir).catch((): string[] => [])).includes('lock'));
+  taken.close();
+  assert.equal(await started.ready(), `http://127.0.0.1:${port}`);
+  assert.equal(await started.ctrlC(), 0);
 });
 
 test('an address that is not ours is refused with one sentence', async (t) => {

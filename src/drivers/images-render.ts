@@ -2,7 +2,7 @@
  * One render, inside a child process: probe, one decode to raw pixels, every variant from those. The only file that
  * imports sharp and thumbhash; it runs nowhere but in a child, because a hostile picture may crash, hang or swell it.
  *
- * `docs/decisions/0004-rendering.md` tells why it is done so and how the settings were measured.
+ * `docs/decisions/0005-rendering.md` tells why it is done so and how the settings were measured.
  */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';

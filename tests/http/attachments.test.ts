@@ -164,6 +164,25 @@ describe('GET /v1/attachments/{id}', () => {
   });
 });
 
+describe('a message with an attachment that is still queued', () => {
+  it('is sent at once; the content is 409 with Retry-After until it is ready, then it is there', async (t) => {
+    const uploads = await startUploads(t);
+    const { send, publish, call, account } = uploads;
+    const bob = await account('bob');
+    const { id } = (await send(png())).body;
+    await share(uploads, bob.id, id);
+    const early = await call(`GET /v1/attachments/${id}/content`, { token: bob.token });
+    assertProblem(early, 409, 'attachment_not_ready');
+    assert.match(early.headers.get('retry-after') ?? '', /^[1-9]/);
+    await publish(id);
+    const response = await fetch(`${uploads.url}/v1/attachments/${id}/content`, {
+      headers: { authorization: `Bearer ${bob.token}` },
+    });
+    assert.equal(response.status, 200);
+    assert.deepEqual(Buffer.from(await response.arrayBuffer()), png());
+  });
+});
+
 describe('GET /v1/attachments', () => {
   describe('200', () => {
     it('lists the own ones newest first, page by page, each once', async (t) => {

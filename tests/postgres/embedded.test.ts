@@ -281,12 +281,27 @@ test('a wanted port that is in use is refused with one sentence', async (t) => {
   await refused(start(t, place, port), new RegExp(`port ${port} is in use`));
 });
 
-test('a start that is given up rejects with the reason and leaves nothing running', async (t) => {
+test('a start that is given up while the server recovers rejects with the reason and leaves nothing running', async (t) => {
   const place = await prepare(t, { filled: true });
+  // A standby without a primary that takes no sessions is never ready.
+  const standby = path.join(place.dir, 'standby.signal');
+  await writeFile(standby, '');
+  const owner = await stat(place.dir);
+  await giveTo(standby, owner.uid, owner.gid);
   const giveUp = new AbortController();
-  const starting = startEmbedded({ dir: place.dir, settings, log: place.log, signal: giveUp.signal });
+  const starting = startEmbedded({
+    dir: place.dir,
+    settings: { ...settings, hot_standby: 'off' },
+    log: place.log,
+    signal: giveUp.signal,
+  });
+  const waiting = until('the server waits', async () =>
+    (await readFile(path.join(place.dir, 'postmaster.pid'), 'utf8').catch(() => '')).includes('standby'),
+  );
+  await Promise.race([waiting, starting]);
+  const pid = Number((await readFile(path.join(place.dir, 'postmaster.pid'), 'utf8')).split('\n')[0]);
   const reason = new Error('given up');
   giveUp.abort(reason);
   await assert.rejects(starting, (error) => error === reason);
-  await assert.rejects(stat(path.join(place.dir, 'postmaster.pid')));
+  assert.ok(isGone(pid));
 });

@@ -8,6 +8,7 @@ import { promisify } from 'node:util';
 import { StartError } from '../../src/errors.ts';
 import { expectedVersion, migrate, schemaVersion } from '../../src/postgres/migrate.ts';
 import { freshDatabase } from '../support/postgres.ts';
+import { until } from '../support/until.ts';
 
 const root = path.resolve(import.meta.dirname, '../..');
 const all = readdirSync(path.join(root, 'src/postgres/migrations'))
@@ -24,15 +25,24 @@ test('an empty database gets all migrations in order, a second run finds nothing
   assert.equal(expectedVersion(), all.at(-1));
 });
 
-test('several processes that migrate at once all succeed, and one of them did it', async (t) => {
+/** The advisory lock of node-pg-migrate. */
+const lockId = '7241865325823964';
+
+test('several processes that migrate at the same time all succeed, and one of them did it', async (t) => {
   const { pool, url } = await freshDatabase(t, { empty: true });
+  const gate = await pool.connect();
+  await gate.query(`select pg_advisory_lock(${lockId})`);
   const run = promisify(execFile);
-  const outputs = await Promise.all(
-    [1, 2, 3].map(() =>
-      run(process.execPath, ['src/main.ts', 'migrate'], { cwd: root, env: { ...process.env, DATABASE_URL: url } }),
-    ),
+  const env = { ...process.env, DATABASE_URL: url };
+  const running = Promise.all(
+    [1, 2, 3].map(() => run(process.execPath, ['src/main.ts', 'migrate'], { cwd: root, env })),
   );
-  const words = outputs.map(({ stdout }) => stdout.split(' ')[0]).sort();
+  const allWait = until('all stand before the lock', async () => {
+    const { rows } = await pool.query(`select count(*) as n from pg_locks where locktype = 'advisory' and not granted`);
+    return rows[0].n === 3;
+  });
+  await Promise.race([allWait, running]).finally(() => gate.release(true));
+  const words = (await running).map(({ stdout }) => stdout.split(' ')[0]).sort();
   assert.deepEqual(words, ['Applied', 'Nothing', 'Nothing']);
   const { rows } = await pool.query('select name from migrations order by id');
   assert.deepEqual(

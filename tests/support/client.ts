@@ -62,16 +62,18 @@ export async function register(base: () => string) {
     assert.equal(response.status, 200);
     return (await response.json()) as ShownAttachment;
   }
-  /** Asks until the state is one of these. */
-  function until(id: string, states: readonly string[], withinMs = 30_000): Promise<ShownAttachment> {
-    return eventually(
-      `attachment is ${states.join(' or ')}`,
+  /** Asks until the state is `state`; a job that fails instead ends it at once, with its code. */
+  async function until(id: string, state: 'ready' | 'failed', withinMs = 60_000): Promise<ShownAttachment> {
+    const found = await eventually(
+      `attachment is ${state}`,
       async () => {
-        const found = await attachment(id);
-        return states.includes(found.state) && found;
+        const shown = await attachment(id);
+        return (shown.state === state || shown.state === 'failed') && shown;
       },
       withinMs,
     );
+    assert.equal(found.state, state, `${id} failed with ${found.error_code}`);
+    return found;
   }
   async function bytesOf(path: string): Promise<Buffer> {
     const response = await ask(path);
