@@ -59,7 +59,11 @@ export function createConsumer(
   let stalls = 0;
   let closed = false;
 
-  const silence = nats.listen({ up: () => alarm.abort(), down: () => lose('the connection is lost') });
+  const silences = [
+    nats.listen({ up: () => alarm.abort(), down: () => lose('the connection is lost') }),
+    // Pulls that stand at a consumer which is gone may hear nothing of it.
+    stream.onDisrupted(() => lose('the stream is another one')),
+  ];
 
   /** As many pulls as there are uses for a message, no more. */
   function adjust(): void {
@@ -254,7 +258,7 @@ export function createConsumer(
     async close() {
       if (closed) return;
       closed = true;
-      silence();
+      for (const silence of silences) silence();
       alarm.abort();
       for (const answer of [...asking]) answer(null);
       for (const { delivery } of held.splice(0)) giveBack(delivery);

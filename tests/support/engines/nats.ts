@@ -14,6 +14,8 @@ export const installCommand = 'apt-get install --no-install-recommends nats-serv
 export interface NatsServer {
   readonly url: string;
   readonly port: number;
+  /** The folder of its volume. */
+  readonly volume: string;
   /** Of the running process; 0 while there is none. */
   readonly pid: number;
   /** SIGKILL. It keeps what it confirmed. */
@@ -89,6 +91,7 @@ async function startServer(
   const server = {
     url: `nats://127.0.0.1:${port}`,
     port,
+    volume,
     get pid() {
       return child?.pid ?? 0;
     },
@@ -118,10 +121,15 @@ async function launch(file: string): Promise<ChildProcess> {
   child.stderr?.setEncoding('utf8').on('data', (text: string) => {
     said = `${said}${text}`.slice(-20_000);
   });
-  await until('nats-server is ready', () => {
-    if (child.exitCode !== null) throw new Error(`nats-server ended with ${child.exitCode}: ${said}`);
-    return said.includes('Server is ready');
-  });
+  try {
+    await until('nats-server is ready', () => {
+      if (child.exitCode !== null) throw new Error(`nats-server ended with ${child.exitCode}: ${said}`);
+      return said.includes('Server is ready');
+    });
+  } catch (error) {
+    child.kill('SIGKILL');
+    throw error;
+  }
   return child;
 }
 
