@@ -48,15 +48,16 @@ const lookMs = 3_000;
 const deliveriesMax = 2 ** 31 - 1;
 
 export function createPublisher(link: Link, form: QueueForm, on: { disrupted(): void }): Publisher {
-  /** Marks of messages that the server could not route. The mark is ours, since an id may be under way twice. */
-  const returned = new Set<string>();
+  /** What was written and not decided, by a mark of ours, since an id may be under way twice. */
+  const underWay = new Map<string, { returned: boolean }>();
   let marks = 0;
   let made = 0;
 
   const kept: KeptChannel = link.keep({
     async setUp(channel) {
       channel.on('basic.return', ({ correlationId }) => {
-        if (correlationId !== undefined) returned.add(correlationId);
+        const message = underWay.get(correlationId ?? '');
+        if (message) message.returned = true;
         kept.renew();
       });
       const isNew = !(await link.aside((other) => exists(other, form.name)));
@@ -70,12 +71,13 @@ export function createPublisher(link: Link, form: QueueForm, on: { disrupted(): 
       made += 1;
       if (made > 1) on.disrupted();
     },
-    lost: () => returned.clear(),
   });
 
   async function send(channel: Channel, id: string, body: Uint8Array): Promise<void> {
     marks += 1;
     const mark = String(marks);
+    const message = { returned: false };
+    underWay.set(mark, message);
     try {
       await channel.basicPublish(
         {
@@ -90,12 +92,14 @@ export function createPublisher(link: Link, form: QueueForm, on: { disrupted(): 
         },
         Buffer.from(body),
       );
+      // The server returns a message before it confirms it, but the library tells of the return one turn later.
+      await turn();
     } catch (error) {
-      throw toPublishError(error);
+      if (!message.returned) throw toPublishError(error);
+    } finally {
+      underWay.delete(mark);
     }
-    // The server returns a message before it confirms it, but the library tells of the return one turn later.
-    await turn();
-    if (returned.delete(mark)) throw new BrokerError('unavailable', 'The queue is gone and is made anew');
+    if (message.returned) throw new BrokerError('unavailable', 'The queue is gone and is made anew');
   }
 
   return {

@@ -23,14 +23,16 @@ export function createHeardLog() {
 
 export const queueName = () => `case_${randomBytes(6).toString('hex')}`;
 
-/** A prepared broker. */
-export async function openRabbitBroker(
-  { url, name, log = createHeardLog() }: { url: string; name: string; log?: ReturnType<typeof createHeardLog> },
-  settings: RabbitBrokerSettings = {},
-): Promise<Broker> {
-  const broker = createRabbitBroker({ url, name, replicas: 1, log }, settings);
+/** A prepared broker on a queue of its own, or on `name`; closed when `t` ends. Its queue is gone with the server. */
+export async function openRabbit(
+  t: Scope,
+  { url, name = queueName() }: { url: string; name?: string },
+  settings: RabbitBrokerSettings,
+): Promise<{ broker: Broker; name: string }> {
+  const broker = createRabbitBroker({ url, name, replicas: 1, log: createHeardLog() }, settings);
+  onEnd(t, () => broker.close());
   await broker.prepare();
-  return broker;
+  return { broker, name };
 }
 
 /** What an operator does, over a connection of its own that ends with `t`. */
@@ -50,7 +52,10 @@ export async function createRabbitHarness(server: RabbitServer): Promise<BrokerH
   const operator = asOperator(scope, server.url);
   return {
     // The time that a queue needs to be on the disk is awaited where the server is killed, and proven in a case of its own.
-    open: () => openRabbitBroker({ url: proxy.url, name }, { registerMs: 0, refreshMs: 1_000 }),
+    async open() {
+      const never = { after() {} };
+      return (await openRabbit(never, { url: proxy.url, name }, { registerMs: 0, refreshMs: 1_000 })).broker;
+    },
     stop: server.stop,
     async kill() {
       await until('the queue is on the disk', () => server.registered(name));
