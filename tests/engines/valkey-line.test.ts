@@ -65,6 +65,16 @@ function lineCases(server: ValkeyServer): void {
     await publishInTheEnd(broker, 'z');
   });
 
+  it('a publish without an answer is unknown as soon as its time is over', async (t) => {
+    const { broker, proxy } = await proxied(t, {});
+    await publish(broker, 'before');
+    proxy.swallow('answers');
+    const startedMs = performance.now();
+    await assert.rejects(broker.publish('x', new Uint8Array(1), { timeoutMs: 300 }), isFault(['unknown']));
+    assert.ok(performance.now() - startedMs < 2_000, 'the time-out did not hold');
+    proxy.cutAll();
+  });
+
   it('a short loss of the connection costs a publish nothing but time', async (t) => {
     const { broker, proxy } = await proxied(t);
     const { happened } = disruption(broker);

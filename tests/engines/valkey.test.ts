@@ -98,9 +98,13 @@ function serverCases(): void {
       assert.ok(isFault(['refused'])(error));
       return /^Valkey is full/.test(String((error as Error).message));
     });
+    // What it holds can be worked off meanwhile.
+    const before = await receive(consumer);
+    await before.nak(0);
+    await (await receive(consumer)).ack();
     await server.command('config', 'set', 'maxmemory', 0);
     await publish(broker, 'after');
-    assert.deepEqual([text(await receive(consumer)), text(await receive(consumer))], ['before', 'after']);
+    assert.equal(text(await receive(consumer)), 'after');
   });
 
   it('a primary that became a replica is out of reach until it is one again', async (t) => {
