@@ -129,6 +129,21 @@ function lineCases(server: ValkeyServer): void {
     assert.equal(text(await again), 'taken');
   });
 
+  it('what comes for a slot that gave up meanwhile goes back at once, as if it had not been taken', async (t) => {
+    const { broker, proxy, name } = await proxied(t, {});
+    const beside = (await open(t, server.url, {}, name)).broker;
+    const consumer = await broker.consumer(patient);
+    const abort = new AbortController();
+    const waiting = consumer.next(abort.signal);
+    proxy.delay(200);
+    await publish(beside, 'surplus');
+    await until('it is taken', async () => (await beside.depth()).inFlight === 1);
+    abort.abort();
+    assert.equal(await waiting, null);
+    const delivery = await receive(await beside.consumer(patient));
+    assert.deepEqual([text(delivery), delivery.deliveries], ['surplus', 1]);
+  });
+
   it('without a ring the backstop finds what is there', async (t) => {
     const { broker, name } = await open(t, server.url, alert);
     const waiting = receive(await broker.consumer(patient));
