@@ -50,6 +50,7 @@ const pullsMax = 4_096;
 const missingStream = 10059;
 const missingDurable = 10014;
 const taken = 10058;
+const notClustered = 10074;
 const retryMs = { first: 100, cap: 2_000 };
 /**
  * With 2.9.10, most streams that were made while the former one of the same name was being removed confirmed nothing, or
@@ -82,6 +83,10 @@ export function createRingStream(
     try {
       return await nats.manage('make the stream', (api) => api.streams.add(wantedStream(settings)));
     } catch (error) {
+      if (apiCode(error) === notClustered) {
+        const asked = `BROKER_REPLICAS asks for ${settings.replicas}`;
+        throw new BrokerError('refused', `The NATS server is in no cluster and keeps 1 replica, ${asked}.`, error);
+      }
       // Another process was faster, with a configuration that may differ from ours.
       const found = apiCode(error) === taken ? await find() : null;
       if (found) return found;

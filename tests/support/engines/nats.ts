@@ -12,6 +12,7 @@ import { until } from '../until.ts';
 export const installCommand = 'apt-get install --no-install-recommends nats-server';
 
 export interface NatsServer {
+  readonly name: string;
   readonly url: string;
   readonly port: number;
   /** The folder of its volume. */
@@ -26,12 +27,15 @@ export interface NatsServer {
   start(): Promise<void>;
   /** Kills it, deletes its volume and starts it again. */
   wipe(): Promise<void>;
+  /** Restarts it with other further lines of configuration. */
+  configure(config: string): Promise<void>;
 }
 
 export interface NatsOptions {
   /** Further lines of the server's configuration. */
   readonly config?: string;
-  readonly serverName?: string;
+  /** Default true. */
+  readonly jetstream?: boolean;
 }
 
 export function available(): boolean {
@@ -39,15 +43,12 @@ export function available(): boolean {
 }
 
 /** A server with JetStream on a free port of 127.0.0.1; it and its folder are gone when `t` ends. */
-export async function startNats(
-  t: Scope,
-  { config = '', serverName = 'alone' }: NatsOptions = {},
-): Promise<NatsServer> {
+export async function startNats(t: Scope, { config = '', jetstream = true }: NatsOptions = {}): Promise<NatsServer> {
   const [port] = await freePorts(1);
-  return await startServer(t, { port: port ?? 0, serverName, config });
+  return await startServer(t, { port: port ?? 0, serverName: 'alone', jetstream, config });
 }
 
-/** Three servers of one cluster; answers when they have elected a leader of the JetStream API. */
+/** Three servers of one cluster. They may not have found each other yet when this resolves. */
 export async function startNatsCluster(t: Scope): Promise<{ url: string; servers: readonly NatsServer[] }> {
   const ports = await freePorts(6);
   const clients = ports.slice(0, 3);
@@ -57,6 +58,7 @@ export async function startNatsCluster(t: Scope): Promise<{ url: string; servers
       startServer(t, {
         port,
         serverName: `node${at}`,
+        jetstream: true,
         config: `cluster { name: skrepka, listen: "127.0.0.1:${ports[at + 3]}", routes: [${routes.join(', ')}] }`,
       }),
     ),
@@ -66,17 +68,16 @@ export async function startNatsCluster(t: Scope): Promise<{ url: string; servers
 
 async function startServer(
   t: Scope,
-  { port, serverName, config }: { port: number; serverName: string; config: string },
+  options: { port: number; serverName: string; jetstream: boolean; config: string },
 ): Promise<NatsServer> {
+  const { port, serverName, jetstream } = options;
   const folder = await mkdtemp(path.join(tmpdir(), 'skrepka-nats-'));
   const file = path.join(folder, 'nats.conf');
   const volume = path.join(folder, 'volume');
-  await writeFile(
-    file,
-    [`listen: "127.0.0.1:${port}"`, `server_name: ${serverName}`, `jetstream { store_dir: "${volume}" }`, config].join(
-      '\n',
-    ),
-  );
+  const first = [`listen: "127.0.0.1:${port}"`, `server_name: ${serverName}`];
+  if (jetstream) first.push(`jetstream { store_dir: "${volume}" }`);
+  const write = (config: string) => writeFile(file, [...first, config].join('\n'));
+  await write(options.config);
   let child: ChildProcess | null = null;
 
   async function end(signal: NodeJS.Signals): Promise<void> {
@@ -89,6 +90,7 @@ async function startServer(
   }
 
   const server = {
+    name: serverName,
     url: `nats://127.0.0.1:${port}`,
     port,
     volume,
@@ -103,6 +105,11 @@ async function startServer(
     async wipe() {
       await end('SIGKILL');
       await rm(volume, { recursive: true, force: true });
+      child = await launch(file);
+    },
+    async configure(config: string) {
+      await end('SIGTERM');
+      await write(config);
       child = await launch(file);
     },
   };
