@@ -31,6 +31,9 @@ async function suite(): Promise<void> {
   describe('broker valkey: its settings', { timeout: 60_000 }, () => settingCases(server));
 }
 
+/** Without the backstop's help. */
+const sleepy = { backstopMs: 60_000, answerMs: 500 };
+
 function lineCases(server: ValkeyServer): void {
   const proxied = async (t: Scope, settings: ValkeyBrokerSettings = alert) => {
     const proxy = await startTcpProxy(t, server.url);
@@ -151,6 +154,38 @@ function lineCases(server: ValkeyServer): void {
     assert.equal(text(await waiting), 'unheard');
   });
 
+  it('who sleeps is woken by the return of the line', async (t) => {
+    const { broker, proxy, name } = await proxied(t, sleepy);
+    const beside = (await open(t, server.url, {}, name)).broker;
+    const consumer = await broker.consumer(patient);
+    const waiting = receive(consumer);
+    await publish(beside, 'heard');
+    await (await waiting).ack();
+    const again = receive(consumer);
+    // Asked after its take, so it sleeps when this is answered.
+    await broker.depth();
+    proxy.refuse(true);
+    proxy.cutAll();
+    await publish(beside, 'missed');
+    proxy.refuse(false);
+    assert.equal(text(await again), 'missed');
+  });
+
+  it('a line for rings alone that became half-open is noticed and made anew', async (t) => {
+    const { broker, proxy, log, name } = await proxied(t, sleepy);
+    const beside = (await open(t, server.url, {}, name)).broker;
+    const consumer = await broker.consumer(patient);
+    const waiting = receive(consumer);
+    await publish(beside, 'heard');
+    await (await waiting).ack();
+    const again = receive(consumer);
+    proxy.swallow('all');
+    await until('the loss is noticed', () => log.lines.some((line) => /is lost.*"rings"/.test(line)));
+    proxy.swallow('nothing');
+    await publish(beside, 'after');
+    assert.equal(text(await again), 'after');
+  });
+
   it('a slow line delays and loses nothing', async (t) => {
     const { broker, proxy } = await proxied(t, {});
     proxy.delay(150);
@@ -183,10 +218,14 @@ function accountCases(): void {
     const { error, log } = await refused(t, wrong.href);
     assert.equal(error.fault, 'unavailable');
     assert.equal(error.message, 'Valkey refused the user or the password of BROKER_URL');
+    const tries = async () =>
+      Number(/total_connections_received:(\d+)/.exec(String(await server.command('info', 'stats')))?.[1]);
+    const before = await tries();
+    await until('it has tried again and again', async () => (await tries()) >= before + 3);
+    assert.equal(log.filter((line) => line.includes('refuses the connection')).length, 1, 'each try is told');
     wrong.password = '';
     const none = await refused(t, wrong.href);
     assert.equal(none.error.message, 'Valkey wants a password, and BROKER_URL has none');
-    assert.equal(log.filter((line) => line.includes('refuses the connection')).length, 1, 'each try is told');
   });
 
   it('no error and no line of the log holds the credentials, whatever fails', async (t) => {

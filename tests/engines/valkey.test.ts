@@ -111,8 +111,11 @@ function serverCases(): void {
     const server = await startValkey(t);
     const { broker } = await open(t, server.url);
     await publish(broker, 'before');
+    const { happened } = disruption(broker);
     await server.command('replicaof', '127.0.0.1', 1);
     await assert.rejects(publish(broker, 'during'), isFault(['unavailable']));
+    // It was left: the name may lead to another server by now.
+    await happened;
     await server.command('replicaof', 'no', 'one');
     await publishInTheEnd(broker, 'after');
   });
@@ -167,6 +170,15 @@ function keyCases(server: ValkeyServer): void {
     await server.command('del', `${name}:rings`, `${name}:epoch`);
     await open(t, server.url, {}, name);
     await happened;
+  });
+
+  it('an ack leaves nothing behind on the server', async (t) => {
+    const { broker, name } = await open(t, server.url);
+    await publish(broker, 'done');
+    const consumer = await broker.consumer(patient);
+    await (await receive(consumer)).ack();
+    assert.equal(await server.command('xlen', `${name}:rings`), 0);
+    assert.deepEqual(await server.command('xpending', `${name}:rings`, name), [0, null, null, null]);
   });
 
   it('queues of other names on the same server are left alone', async (t) => {
