@@ -67,7 +67,7 @@ function locations(server: CephServer): void {
     const { api, user, startWorker } = await scene(t, server);
     const worker = await startWorker();
     const { id } = await user.upload(photograph);
-    const shown = await user.until(id, ['ready']);
+    const shown = await user.until(id, 'ready');
     const pieces = [
       { ...shown, url: shown.content_url, content_type: 'image/jpeg', name: 'photo.jpg' },
       ...shown.variants.map((variant) => ({
@@ -109,7 +109,7 @@ function locations(server: CephServer): void {
         body: new Uint8Array(html),
       });
       assert.equal(sent.status, 202);
-      const { id, content_url } = await user.until(((await sent.json()) as { id: string }).id, ['ready']);
+      const { id, content_url } = await user.until(((await sent.json()) as { id: string }).id, 'ready');
       const ours = await user.ask(`/v1/attachments/${id}/content`, { method: 'HEAD' });
       const theirs = await fetch(await locationOf(user, content_url));
       assert.deepEqual(Buffer.from(await theirs.arrayBuffer()), html);
@@ -133,7 +133,7 @@ function answersOfOurs(server: CephServer): void {
     const early = await ask();
     assert.deepEqual([early.status, early.text.includes('attachment_not_ready')], [409, true]);
     await startWorker();
-    await user.until(id, ['ready']);
+    await user.until(id, 'ready');
     const etag = `"${sha256(photograph)}"`;
     const head = await ask({}, 'HEAD');
     assert.deepEqual([head.status, head.headers.get('etag')], [200, etag]);
@@ -146,7 +146,7 @@ function answersOfOurs(server: CephServer): void {
     assert.equal((await ask({ authorization: 'Bearer nobody' })).status, 401);
 
     const { id: broken } = await user.upload(photograph.subarray(0, 400));
-    await user.until(broken, ['failed']);
+    await user.until(broken, 'failed');
     const failed = await user.ask(`/v1/attachments/${broken}/content`, { redirect: 'manual' });
     assert.deepEqual([failed.status, ((await failed.json()) as { code: string }).code], [409, 'attachment_failed']);
   });
@@ -159,7 +159,7 @@ function endsOfAccess(server: CephServer): void {
     const bob = await another();
     const { id: bobId } = (await (await bob.ask('/v1/users/me')).json()) as { id: string };
     const { id } = await user.upload(photograph);
-    const shown = await user.until(id, ['ready']);
+    const shown = await user.until(id, 'ready');
     const made = await user.json('/v1/chats', 'POST', { title: 'cats' });
     const chat = ((await made.json()) as { id: string }).id;
     assert.equal((await user.ask(`/v1/chats/${chat}/members/${bobId}`, { method: 'PUT' })).status, 204);
@@ -182,7 +182,7 @@ function endsOfAccess(server: CephServer): void {
     const { user, bucket, startWorker } = await scene(t, server, short);
     await startWorker();
     const { id } = await user.upload(photograph);
-    const shown = await user.until(id, ['ready']);
+    const shown = await user.until(id, 'ready');
     const location = await locationOf(user, shown.content_url);
     assert.equal(await statusOf(location), 200);
     assert.equal((await user.ask(`/v1/attachments/${id}`, { method: 'DELETE' })).status, 204);
