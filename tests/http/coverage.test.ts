@@ -10,7 +10,7 @@ import { Ajv2020 } from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { ask, exercises, type Served, serve } from '../support/exercises.ts';
-import { startUploads } from '../support/uploads.ts';
+import { png, startUploads } from '../support/uploads.ts';
 
 interface Operation {
   readonly operationId: string;
@@ -95,6 +95,9 @@ function unreachable<T extends object>(real: T): T {
   return new Proxy(real, { get: () => down });
 }
 
+/** The routes that may send a client to the store. */
+const redirected = ['/v1/attachments/{id}/content', '/v1/attachments/{id}/variants/{name}'];
+
 /** A body that gets past validation, for the routes that touch the database without a token. */
 const credentials = { handle: 'somebody', password: 'correct horse' };
 
@@ -106,7 +109,8 @@ describe('every declared response', () => {
     const given = operations.flatMap(({ name, url, operation }) => {
       const all = { 503: true, ...commonExercises(name, url, operation), ...exercises[name] };
       const registration = name === 'POST /v1/users' ? { 403: true } : {};
-      return Object.keys({ ...all, ...registration }).map((status) => `${name} ${status}`);
+      const redirection = redirected.includes(url) ? { 307: true } : {};
+      return Object.keys({ ...all, ...registration, ...redirection }).map((status) => `${name} ${status}`);
     });
     const optional = new Set(
       operations.filter(({ operation }) => !operation.responses['503']).map(({ name }) => `${name} 503`),
@@ -154,5 +158,22 @@ describe('every declared response', () => {
       403,
       await ask({ uploads, ada: uploads.ada }, 'POST /v1/users', { json: credentials, as: null }),
     );
+  });
+
+  it('is 307 for bytes where downloads are redirected', async (t) => {
+    const uploads = await startUploads(t, {
+      settings: { delivery: 'redirect' },
+      deps: ({ blobs }) => ({ blobs: { ...blobs, presign: async (key) => `https://store.example/${key}` } }),
+    });
+    const { id } = (await uploads.send(png())).body;
+    await uploads.publish(id);
+    for (const url of redirected) {
+      const path = url.replace('{id}', id).replace('{name}', 'crop');
+      const response = await fetch(uploads.url + path, {
+        headers: { authorization: `Bearer ${uploads.ada.token}` },
+        redirect: 'manual',
+      });
+      await check(url, 'get', 307, response);
+    }
   });
 });
