@@ -26,10 +26,11 @@ FROM ${NODE_IMAGE}
 LABEL org.opencontainers.image.title="Skrepka" \
   org.opencontainers.image.description="A message-and-attachment backend whose image pipeline survives crashes" \
   org.opencontainers.image.licenses="MIT"
-# 10001: an id of its own, which no user of the host is likely to have.
+# 10001: an id of its own, which no user of the host is likely to have. A tmpfs that a Swarm mounts on /data has the mode of
+# this folder, but root as its owner: with 0700 workers could not write to it.
 RUN groupadd --gid 10001 skrepka \
   && useradd --uid 10001 --gid skrepka --no-create-home --home-dir /data --shell /usr/sbin/nologin skrepka \
-  && install --directory --owner=skrepka --group=skrepka --mode=0700 /data
+  && install --directory --owner=skrepka --group=skrepka --mode=1777 /data
 ENV NODE_ENV=production \
   HOST=0.0.0.0 \
   PORT=8080 \

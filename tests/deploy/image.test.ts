@@ -48,6 +48,11 @@ describe('the Dockerfile', () => {
     );
   });
 
+  test('makes a scratch folder that is writable under whoever a tmpfs on it belongs to', () => {
+    assert.match(last.find((line) => line.startsWith('RUN ')) ?? '', /install --directory .*--mode=1777 \/data$/);
+    assert.ok(of('ENV').join(' ').includes('DATA_DIR=/data'));
+  });
+
   test('makes an image whose node gets its signals without a shell in between', () => {
     for (const name of ['ENTRYPOINT', 'CMD', 'HEALTHCHECK']) assert.equal(of(name).length, 1, name);
     assert.deepEqual(JSON.parse(of('ENTRYPOINT')[0] ?? ''), ['node', '/app/src/main.ts']);
