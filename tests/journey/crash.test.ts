@@ -11,9 +11,9 @@ import { createFileBlobs } from '../../src/drivers/blobs-file.ts';
 import type { Point } from '../../src/pipeline/ports.ts';
 import type { Role } from '../../src/roles.ts';
 import { register } from '../support/client.ts';
-import { eventually } from '../support/ports-fake.ts';
 import { freshDatabase } from '../support/postgres.ts';
 import { type Action, type RoleProcess, startRole } from '../support/role.ts';
+import { until } from '../support/until.ts';
 
 const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/landscape_6.jpg'));
 
@@ -48,7 +48,7 @@ async function scene(t: TestContext) {
   const keys = async () => (await blobs.list('')).objects.map((object) => object.key).sort();
   /** Once quiet, the objects are those that rows name: nothing lost, nothing left. */
   async function assertTidy() {
-    await eventually('the clean-ups are done', async () => (await count('cleanups')) === 0, 30_000);
+    await until('the clean-ups are done', async () => (await count('cleanups')) === 0, { deadlineMs: 30_000 });
     const { rows } = await pool.query(
       'select key from variants union all select original_key from attachments where original_key is not null',
     );
@@ -102,7 +102,7 @@ test('SIGKILL at accept.stored: no 202, no row; the same key sends again and is 
   assert.equal(await s.count('attachments'), 0);
   assert.equal((await s.keys()).length, 1, 'an orphan is left for the janitor');
   api = await s.start(['api', 'relay', 'janitor', 'worker']);
-  const response = await eventually('the reservation of the dead process ended', async () => {
+  const response = await until('the reservation of the dead process ended', async () => {
     const again = await user.send(photograph, 'image/jpeg', key);
     if (again.status === 409) assert.ok(Number(again.headers.get('retry-after')) >= 1);
     return again.status !== 409 && again;
@@ -182,7 +182,7 @@ test('SIGSTOP longer than a lease, then SIGCONT: the zombie is silent and the ot
   const ready = await user.until(id, 'ready');
   process.kill(zombie.pid, 'SIGCONT');
   await zombie.resume('worker.stored');
-  await eventually('the zombie knows', () => zombie.output().includes('the attempt is broken off'));
+  await until('the zombie knows', () => zombie.output().includes('the attempt is broken off'));
   assert.deepEqual(await user.attachment(id), ready);
   await user.assertWhole(ready, photograph);
   const job = await s.job(id);
