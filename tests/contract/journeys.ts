@@ -6,19 +6,19 @@
  * A test file calls `journeys` with what makes fresh engines for one test.
  */
 import assert from 'node:assert/strict';
-import { randomBytes } from 'node:crypto';
+import { randomBytes, randomBytes } from 'node:crypto';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, type TestContext, test } from 'node:test';
-import { createFileBlobs } from '../../src/drivers/blobs-file.ts';
+import { createFileBlobs, createFileBlobs } from '../../src/drivers/blobs-file.ts';
 import type { Blobs, Point } from '../../src/pipeline/ports.ts';
 import type { Role } from '../../src/roles.ts';
 import { register } from '../support/client.ts';
 import { onEnd } from '../support/on-end.ts';
-import { eventually } from '../support/ports-fake.ts';
 import { freshDatabase } from '../support/postgres.ts';
 import { type Action, type RoleProcess, startRole } from '../support/role.ts';
+import { until } from '../support/until.ts';
 
 /** Engines that nobody else uses. What they hold is gone when `t` ends. */
 export interface JourneyEngines {
@@ -46,9 +46,24 @@ export function bellOn(brokerUrl: string): OpenEngines {
   };
 }
 
+/** The queue in PostgreSQL and objects in a folder. */
+export const embedded: OpenEngines = async (_t, dataDir) => ({
+  settings: {},
+  blobs: createFileBlobs({ dir: join(dataDir, 'blobs') }),
+});
+
+/** The bell on the broker at this URL, in a queue of each test's own, and objects in a folder. */
+export function bellOn(url: string): OpenEngines {
+  return async (t, dataDir) => {
+    const { blobs } = await embedded(t, dataDir);
+    return { settings: { BROKER_URL: url, BROKER_NAME: `journey-${randomBytes(6).toString('hex')}` }, blobs };
+  };
+}
+
 /** Registers the journeys on the engines of this name. */
 export function journeys(name: string, open: OpenEngines): void {
-  describe(`journeys on ${name}`, () => {
+  // Most of their time they wait for leases to end.
+  describe(`journeys on ${name}`, { concurrency: 2 }, () => {
     uploadJourneys(open);
     workerJourneys(open);
     acceptJourneys(open);
@@ -57,7 +72,7 @@ export function journeys(name: string, open: OpenEngines): void {
   });
 }
 
-export const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/landscape_6.jpg'));
+export export const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/landscape_6.jpg'));
 
 /** Short times, in the same relations as the defaults. */
 const times = {
@@ -95,7 +110,7 @@ export async function scene(t: TestContext, open: OpenEngines = embedded) {
   const keys = async () => (await blobs.list('')).objects.map((object) => object.key).sort();
   /** Once quiet, the objects are those that rows name: nothing lost, nothing left. */
   async function assertTidy() {
-    await eventually('the clean-ups are done', async () => (await count('cleanups')) === 0, 30_000);
+    await until('the clean-ups are done', async () => (await count('cleanups')) === 0, { deadlineMs: 30_000 });
     const { rows } = await pool.query(
       'select key from variants union all select original_key from attachments where original_key is not null',
     );
@@ -170,7 +185,7 @@ function acceptJourneys(open: OpenEngines): void {
     assert.equal(await s.count('attachments'), 0);
     assert.equal((await s.keys()).length, 1, 'an orphan is left for the janitor');
     api = await s.start(['api', 'relay', 'janitor', 'worker']);
-    const response = await eventually('the reservation of the dead process ended', async () => {
+    const response = await until('the reservation of the dead process ended', async () => {
       const again = await user.send(photograph, 'image/jpeg', key);
       if (again.status === 409) assert.ok(Number(again.headers.get('retry-after')) >= 1);
       return again.status !== 409 && again;
@@ -254,7 +269,7 @@ function laterJourneys(open: OpenEngines): void {
     const ready = await user.until(id, 'ready');
     process.kill(zombie.pid, 'SIGCONT');
     await zombie.resume('worker.stored');
-    await eventually('the zombie knows', () => zombie.output().includes('the attempt is broken off'));
+    await until('the zombie knows', () => zombie.output().includes('the attempt is broken off'));
     assert.deepEqual(await user.attachment(id), ready);
     await user.assertWhole(ready, photograph);
     const job = await s.job(id);

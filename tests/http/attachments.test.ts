@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { newId } from '../../src/ids.ts';
 import { assertProblem } from '../support/api.ts';
-import { eventually } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 import { dial, form, png, startUploads } from '../support/uploads.ts';
 
 /** Makes a chat of two with a message that carries the attachment; answers the message's id. */
@@ -95,7 +95,7 @@ describe('GET /v1/attachments/{id}', () => {
       const { send, publish, call, ada, faults } = await startUploads(t);
       const { id } = (await send(png())).body;
       const waiters = Array.from({ length: 50 }, () => call(`GET /v1/attachments/${id}?wait=30`, { token: ada.token }));
-      await eventually('all have looked', () => faults.calls('attachmentFor') >= 50);
+      await until('all have looked', () => faults.calls('attachmentFor') >= 50);
       const started = performance.now();
       await publish(id);
       for (const { body } of await Promise.all(waiters)) assert.equal(body.state, 'ready');
@@ -108,7 +108,7 @@ describe('GET /v1/attachments/{id}', () => {
       const { send, call, ada, faults, pool } = await startUploads(t);
       const { id } = (await send(png())).body;
       const waiter = call(`GET /v1/attachments/${id}?wait=30`, { token: ada.token });
-      await eventually('it has looked', () => faults.calls('attachmentFor') >= 1);
+      await until('it has looked', () => faults.calls('attachmentFor') >= 1);
       await pool.query(`update attachments set state = 'failed', error_code = 'corrupt_image' where id = $1`, [id]);
       assert.equal((await waiter).body.state, 'failed');
     });
@@ -117,7 +117,7 @@ describe('GET /v1/attachments/{id}', () => {
       const { send, call, ada, faults } = await startUploads(t);
       const { id } = (await send(png())).body;
       const waiter = call(`GET /v1/attachments/${id}?wait=30`, { token: ada.token });
-      await eventually('it has looked', () => faults.calls('attachmentFor') >= 1);
+      await until('it has looked', () => faults.calls('attachmentFor') >= 1);
       assert.equal((await call(`DELETE /v1/attachments/${id}`, { token: ada.token })).status, 204);
       assertProblem(await waiter, 404, 'not_found');
     });
@@ -129,12 +129,12 @@ describe('GET /v1/attachments/{id}', () => {
       await line.write(
         `GET /v1/attachments/${id}?wait=30 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${ada.token}\r\n\r\n`,
       );
-      await eventually('it has looked', () => faults.calls('attachmentFor') >= 1);
+      await until('it has looked', () => faults.calls('attachmentFor') >= 1);
       line.socket.destroy();
-      await eventually('the server knows', () => lines.some((each) => each.includes('"aborted":true')));
+      await until('the server knows', () => lines.some((each) => each.includes('"aborted":true')));
       const calls = faults.calls('attachmentFor');
       const end = performance.now() + 2500;
-      await eventually('time for two more looks', () => performance.now() > end);
+      await until('time for two more looks', () => performance.now() > end);
       assert.ok(faults.calls('attachmentFor') <= calls + 1);
     });
 
@@ -142,7 +142,7 @@ describe('GET /v1/attachments/{id}', () => {
       const { send, call, ada, faults, close } = await startUploads(t);
       const { id } = (await send(png())).body;
       const waiter = call(`GET /v1/attachments/${id}?wait=30`, { token: ada.token });
-      await eventually('it has looked', () => faults.calls('attachmentFor') >= 1);
+      await until('it has looked', () => faults.calls('attachmentFor') >= 1);
       const started = performance.now();
       await close();
       assert.equal((await waiter).body.state, 'queued');

@@ -6,7 +6,7 @@ import { describe, it, type TestContext } from 'node:test';
 import { nameFromHeader } from '../../src/http/disposition.ts';
 import { BlobError } from '../../src/pipeline/ports.ts';
 import { hardNames } from '../support/names.ts';
-import { eventually } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 import { dial, png, sha256, startUploads } from '../support/uploads.ts';
 
 const bytes = png('content', 5000);
@@ -269,7 +269,7 @@ describe('a download that breaks off', () => {
       await line.until('HTTP/1.1 200');
       line.socket.destroy();
     }
-    await eventually('all are closed', async () => (await open()) <= before + 2);
+    await until('all are closed', async () => (await open()) <= before + 2);
   });
 
   it('is never a shorter file: the connection breaks when storage does, and the log knows', async (t) => {
@@ -289,6 +289,6 @@ describe('a download that breaks off', () => {
     });
     assert.equal(response.status, 200);
     await assert.rejects(response.arrayBuffer());
-    await eventually('the log knows', () => lines.some((line) => line.includes('the disk is gone')));
+    await until('the log knows', () => lines.some((line) => line.includes('the disk is gone')));
   });
 });

@@ -9,8 +9,8 @@ import { newId } from '../../src/ids.ts';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { assertProblem } from '../support/api.ts';
 import { noIds, startChat } from '../support/chat.ts';
-import { eventually } from '../support/ports-fake.ts';
 import { fail } from '../support/store.ts';
+import { until } from '../support/until.ts';
 
 describe('POST /v1/chats/{id}/messages', () => {
   describe('201', () => {
@@ -299,7 +299,7 @@ describe('POST /v1/chats/{id}/messages', () => {
         }),
       });
       assertProblem(await send(ada, { text: 'x' }, 'k'), 503, 'unavailable');
-      await eventually('a free key', async () => (await pool.query('select from idempotency_keys')).rowCount === 0);
+      await until('a free key', async () => (await pool.query('select from idempotency_keys')).rowCount === 0);
     });
   });
 });

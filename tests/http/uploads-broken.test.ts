@@ -4,7 +4,7 @@ import { readdir } from 'node:fs/promises';
 import { describe, it, type TestContext } from 'node:test';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { eventually } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 import { dial, nothing, png, sha256, startUploads, type Uploads, uploadHead } from '../support/uploads.ts';
 
 const bytes = png('x', 200_000);
@@ -23,7 +23,7 @@ const openHandles = async () => (await readdir('/dev/fd')).length;
 const answered = ({ lines }: Uploads) => lines.filter((line) => line.includes('"method":"POST"')).length;
 
 async function untilNothing(uploads: Uploads): Promise<void> {
-  await eventually('nothing is left', async () => JSON.stringify(await uploads.remains()) === JSON.stringify(nothing));
+  await until('nothing is left', async () => JSON.stringify(await uploads.remains()) === JSON.stringify(nothing));
 }
 
 /** Sends a part of an upload, then is gone without a word. */
@@ -47,17 +47,17 @@ describe('a client that is gone', () => {
     it(`after ${where} of its upload leaves no row, no key, no file and no handle, eighty times`, async (t) => {
       const uploads = await startUploads(t);
       await vanish(t, uploads, share, false);
-      await eventually('the first is over', () => answered(uploads) === 1);
+      await until('the first is over', () => answered(uploads) === 1);
       await untilNothing(uploads);
       // The pool's connections are handles too, and stay.
       await Promise.all(Array.from({ length: 10 }, () => uploads.pool.query('select pg_sleep(0.2)')));
       const before = await openHandles();
       for (let round = 1; round <= 20; round += 1) {
         await Promise.all([1, 2, 3, 4].map((at) => vanish(t, uploads, share, at % 2 === 0)));
-        await eventually('all are over', () => answered(uploads) === 1 + 4 * round);
+        await until('all are over', () => answered(uploads) === 1 + 4 * round);
       }
       await untilNothing(uploads);
-      await eventually('all handles are closed', async () => (await openHandles()) <= before + 2);
+      await until('all handles are closed', async () => (await openHandles()) <= before + 2);
       assert.ok(!uploads.lines.some((line) => line.startsWith('error')));
     });
   }
@@ -71,7 +71,7 @@ describe('a client that is gone', () => {
       await line.write(bytes);
       await held.reached;
       line.socket.destroy();
-      await eventually('the server knows', () => answered(uploads) === round);
+      await until('the server knows', () => answered(uploads) === round);
       held.pass();
       await untilNothing(uploads);
     }
@@ -84,9 +84,9 @@ describe('a client that is gone', () => {
       await line.write(uploadHead(uploads.ada.token, { 'content-length': bytes.length }));
       await line.write(bytes);
       line.socket.destroy();
-      await eventually('it is over', () => answered(uploads) === round);
+      await until('it is over', () => answered(uploads) === round);
     }
-    await eventually('every object has its row', async () => {
+    await until('every object has its row', async () => {
       const { attachments, jobs, files } = await uploads.remains();
       return attachments === jobs && jobs === files;
     });
@@ -178,13 +178,13 @@ describe('an upload that stalls', () => {
     const uploads = await startUploads(t, { settings: { stallMs: 300 } });
     const passes = (ms: number) => {
       const end = performance.now() + ms;
-      return eventually(`${ms} ms have passed`, () => performance.now() > end);
+      return until(`${ms} ms have passed`, () => performance.now() > end);
     };
     uploads.blobs.plan('put', { first: () => passes(700) as unknown as Promise<void> });
     const line = await dial(t, uploads.url);
     await line.write(uploadHead(uploads.ada.token, { 'content-length': bytes.length }));
     await line.write(bytes.subarray(0, 10));
-    await eventually('storage was asked', () => uploads.blobs.calls('put') === 1);
+    await until('storage was asked', () => uploads.blobs.calls('put') === 1);
     await passes(500);
     for (let at = 10; at < 60; at += 10) {
       await line.write(bytes.subarray(at, at + 10));
@@ -218,7 +218,7 @@ describe('Expect: 100-continue', () => {
     faults.plan('admit', { first: () => gate.promise });
     const line = await dial(t, url);
     await line.write(uploadHead(ada.token, { 'content-length': bytes.length, ...expect }));
-    await eventually('admission was asked', () => faults.calls('admit') === 1);
+    await until('admission was asked', () => faults.calls('admit') === 1);
     assert.equal(line.received(), '');
     gate.resolve();
     await line.until(invited);

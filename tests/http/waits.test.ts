@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { createWaits } from '../../src/http/waits.ts';
 import type { Clock, Signals } from '../../src/pipeline/ports.ts';
-import { eventually } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 
 /** Sleeps end when the test says so, or by their signal. */
 function createStage() {
@@ -33,7 +33,7 @@ function createStage() {
   return {
     waits: createWaits({ clock: clock as Clock, signals: signals as Signals }),
     listeners,
-    asleep: (count: number) => eventually(`${count} asleep`, () => sleepers.size === count),
+    asleep: (count: number) => until(`${count} asleep`, () => sleepers.size === count),
     tell: (id: string | null) => {
       for (const listener of listeners) listener(id);
     },

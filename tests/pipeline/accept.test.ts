@@ -7,7 +7,7 @@ import type { Upload } from '../../src/pipeline/accept.ts';
 import { BlobError } from '../../src/pipeline/ports.ts';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { chunks, createPipeline } from '../support/pipeline.ts';
-import { eventually } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 
 type Pipeline = Awaited<ReturnType<typeof createPipeline>>;
 
@@ -121,7 +121,7 @@ describe('a refusal', () => {
     const p = await createPipeline(t, { uploadMsMax: 1 });
     p.store.plan('accept', {
       first: () =>
-        eventually('2 ms', async () => (await p.pool.query('select pg_sleep(0.002)')).rowCount).then(() => undefined),
+        until('2 ms', async () => (await p.pool.query('select pg_sleep(0.002)')).rowCount).then(() => undefined),
     });
     await assert.rejects(p.upload('IMG 1'), refusal('upload_expired'));
     await assertNothingKept(p);
@@ -243,7 +243,7 @@ describe('an idempotency key', () => {
       await slow;
     }
     const first = p.upload(body(), { idempotencyKey: 'k' });
-    await eventually('the reservation was extended twice', () => p.store.calls('extendReservation') >= 4);
+    await until('the reservation was extended twice', () => p.store.calls('extendReservation') >= 4);
     await assert.rejects(p.upload('IMG 1', { idempotencyKey: 'k' }), (error: SkrepkaError) => {
       return error.code === 'idempotency_in_flight' && (error.retryAfterSeconds ?? 0) >= 1;
     });
@@ -262,7 +262,7 @@ describe('an idempotency key', () => {
     const name = { userId: p.user, scope: 'attachment', key: 'k' } as const;
     await p.store.port.reserve({ ...name, token: p.clock.newId(), leaseMs: 150 });
     await assert.rejects(p.upload('IMG 1', { idempotencyKey: 'k' }), refusal('idempotency_in_flight'));
-    await eventually('the key is free', () => p.upload('IMG 1', { idempotencyKey: 'k' }).catch(() => null));
+    await until('the key is free', () => p.upload('IMG 1', { idempotencyKey: 'k' }).catch(() => null));
   });
 
   test('that was lost to another request commits nothing', async (t) => {

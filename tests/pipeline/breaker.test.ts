@@ -6,7 +6,8 @@ import { createBreaker } from '../../src/pipeline/breaker.ts';
 import { BlobError } from '../../src/pipeline/ports.ts';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { createPipeline } from '../support/pipeline.ts';
-import { createTally, eventually, silent } from '../support/ports-fake.ts';
+import { createTally, silent } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 
 const never = new AbortController().signal;
 
@@ -39,7 +40,7 @@ test('an open breaker holds everybody until its probe answers, and then lets all
   breaker.trip();
   let through = 0;
   const waiting = [1, 2, 3].map(() => breaker.closed(never).then(() => (through += 1)));
-  await eventually('probed several times', () => probes() >= 3);
+  await until('probed several times', () => probes() >= 3);
   assert.deepEqual([through, breaker.isOpen()], [0, true]);
   recover();
   await Promise.all(waiting);
@@ -84,7 +85,7 @@ test('while the storage is away a worker takes nothing, and what it had is relea
   p.blobs.plan('health', ...Array.from({ length: 4 }, () => down));
   p.startRelay();
   p.startWorker();
-  await eventually('probed', () => p.blobs.calls('health') >= 4);
+  await until('probed', () => p.blobs.calls('health') >= 4);
   assert.equal(p.store.calls('claim'), 1);
   await p.untilState(attachment.id, 'ready');
   const job = await p.jobOf(attachment.id);
@@ -99,7 +100,7 @@ test('while the store is away a worker takes nothing and a relay announces nothi
   const { attachment } = await p.upload('IMG 1');
   p.startRelay();
   p.startWorker();
-  await eventually('probed', () => p.store.calls('health') >= 4);
+  await until('probed', () => p.store.calls('health') >= 4);
   assert.equal(p.store.calls('claim'), 1);
   const announced = p.memory.published().length;
   assert.equal(announced, 1);

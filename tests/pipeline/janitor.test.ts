@@ -5,11 +5,12 @@ import { newId } from '../../src/ids.ts';
 import { attemptPrefix, stagingKey } from '../../src/pipeline/attachment.ts';
 import { BlobError } from '../../src/pipeline/ports.ts';
 import { chunks, createPipeline } from '../support/pipeline.ts';
-import { createPainter, eventually } from '../support/ports-fake.ts';
+import { createPainter } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 
 type Pipeline = Awaited<ReturnType<typeof createPipeline>>;
 const quiet = (p: Pipeline) =>
-  eventually('no clean-up is left', async () => (await p.pool.query('select 1 from cleanups')).rowCount === 0);
+  until('no clean-up is left', async () => (await p.pool.query('select 1 from cleanups')).rowCount === 0);
 
 async function named(p: Pipeline): Promise<string[]> {
   const { rows } = await p.pool.query(
@@ -69,7 +70,7 @@ test('a deleted attachment leaves no object behind, in whatever state it was', a
   await p.untilState(ready.id, 'ready');
   assert.equal(await p.store.port.deleteAttachment(p.user, ready.id, { graceMs: p.settings.graceMs }), true);
   await quiet(p);
-  await eventually('nothing is left', async () => (await p.keys()).length === 0);
+  await until('nothing is left', async () => (await p.keys()).length === 0);
   for (const { id } of [queued, processing, ready])
     assert.equal((await p.jobOf(id)).state === 'succeeded', id === ready.id);
 });
@@ -79,10 +80,7 @@ test('an object that lands late under a dead attempt goes in the second pass', a
   const { attachment } = await p.upload('IMG 1');
   await p.store.port.deleteAttachment(p.user, attachment.id, { graceMs: 300 });
   p.startJanitor();
-  await eventually(
-    'a first pass is over',
-    async () => p.store.calls('passedCleanup') >= 1 && (await p.keys()).length === 0,
-  );
+  await until('a first pass is over', async () => p.store.calls('passedCleanup') >= 1 && (await p.keys()).length === 0);
   const late = `${attemptPrefix(attachment.id, 1, 1, newId())}thumbnail.jpg`;
   await p.blobs.port.put(late, chunks('late'));
   await quiet(p);
@@ -112,9 +110,9 @@ test('a staging object without a row goes when it is old enough, one with a row 
   const orphan = stagingKey(newId());
   await p.blobs.port.put(orphan, chunks('x'));
   p.startJanitor();
-  await eventually('the orphan is gone', async () => !(await p.keys()).includes(orphan));
+  await until('the orphan is gone', async () => !(await p.keys()).includes(orphan));
   const sweeps = p.store.calls('knownAttachments');
-  await eventually('swept twice more', () => p.store.calls('knownAttachments') >= sweeps + 2);
+  await until('swept twice more', () => p.store.calls('knownAttachments') >= sweeps + 2);
   assert.deepEqual(await p.keys(), [stagingKey(attachment.id)]);
 });
 
@@ -123,7 +121,7 @@ test('a young staging object without a row stays: its upload may still be on its
   const young = stagingKey(newId());
   await p.blobs.port.put(young, chunks('x'));
   p.startJanitor();
-  await eventually('swept twice', () => p.store.calls('knownAttachments') >= 2);
+  await until('swept twice', () => p.store.calls('knownAttachments') >= 2);
   assert.deepEqual(await p.keys(), [young]);
 });
 
@@ -144,9 +142,9 @@ test('a storage that is away keeps the clean-ups for later', async (t) => {
 test('of several janitors one works at a time, and another goes on when it ends', async (t) => {
   const p = await createPipeline(t);
   const endFirst = p.startJanitor();
-  await eventually('the first leads', () => p.store.calls('dueCleanups') >= 1);
+  await until('the first leads', () => p.store.calls('dueCleanups') >= 1);
   p.startJanitor();
-  await eventually('the second asked in vain', () => p.store.calls('lead') >= 3);
+  await until('the second asked in vain', () => p.store.calls('lead') >= 3);
   await endFirst();
   const { attachment } = await p.upload('IMG 1');
   await p.store.port.deleteAttachment(p.user, attachment.id, { graceMs: 0 });
@@ -162,6 +160,6 @@ test('an object that cannot be deleted does not keep the others from going', asy
   }
   p.blobs.plan('deleteMany', { before: () => new BlobError('broken', 'bad sector') });
   p.startJanitor();
-  await eventually('one is left after the round', async () => (await p.keys()).length === 1);
+  await until('one is left after the round', async () => (await p.keys()).length === 1);
   assert.equal(p.meter.counted('janitor_faults_total'), 1);
 });

@@ -5,7 +5,7 @@ import { decodeRing } from '../../src/pipeline/job.ts';
 import { BrokerError } from '../../src/pipeline/ports.ts';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { createPipeline } from '../support/pipeline.ts';
-import { eventually } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 
 const unknown = () => new BrokerError('unknown', 'no confirmation');
 const unavailable = () => new BrokerError('unavailable', 'refused');
@@ -14,7 +14,7 @@ test('an accepted job is announced, marked, and its next bell set later', async 
   const p = await createPipeline(t);
   const { attachment } = await p.upload('IMG 1');
   p.startRelay();
-  const job = await eventually('marked', async () => {
+  const job = await until('marked', async () => {
     const row = await p.jobOf(attachment.id);
     return row.confirmed === 1 && row;
   });
@@ -26,10 +26,10 @@ test('an accepted job is announced, marked, and its next bell set later', async 
 test('a poke by accept ends the idle wait', async (t) => {
   const p = await createPipeline(t, { takenMs: 60_000, reringMs: 60_000, reringCapMs: 60_000 });
   p.startRelay();
-  await eventually('the relay is idle', () => p.store.calls('untilDueMs') >= 4);
+  await until('the relay is idle', () => p.store.calls('untilDueMs') >= 4);
   const calls = p.store.calls('untilDueMs');
   await p.upload('IMG 1');
-  await eventually('published', () => p.memory.published().length === 1, 1500);
+  await until('published', () => p.memory.published().length === 1, { deadlineMs: 1500 });
   assert.ok(p.store.calls('untilDueMs') >= calls);
 });
 
@@ -39,7 +39,7 @@ test('a publish that was not confirmed rings again when its taking ends', async 
     p.broker.plan('publish', { before: fault });
     const { attachment } = await p.upload('IMG 1');
     p.startRelay();
-    const job = await eventually('marked', async () => {
+    const job = await until('marked', async () => {
       const row = await p.jobOf(attachment.id);
       return row.confirmed === 1 && row;
     });
@@ -63,7 +63,7 @@ test('an outage of the broker spends no attempts and wears few bells out', async
   const { attachment } = await p.upload('IMG 1');
   p.startRelay();
   p.startWorker();
-  await eventually('several probes failed', () => p.meter.counted('breaker_probes_failed_total') >= 4);
+  await until('several probes failed', () => p.meter.counted('breaker_probes_failed_total') >= 4);
   assert.equal(p.meter.counted('relay_faults_total'), 1, 'only a probe asks a broker that is away');
   p.memory.start();
   await p.untilState(attachment.id, 'ready');
@@ -80,14 +80,14 @@ test('a store that is away for a while is asked again', async (t) => {
   );
   const { attachment } = await p.upload('IMG 1');
   p.startRelay();
-  await eventually('marked', async () => (await p.jobOf(attachment.id)).confirmed === 1);
+  await until('marked', async () => (await p.jobOf(attachment.id)).confirmed === 1);
 });
 
 test('a broker that lost everything gets the announced jobs again at once', async (t) => {
   const p = await createPipeline(t, { reringMs: 60_000, reringCapMs: 60_000, starvedMs: 60_000 });
   const { attachment } = await p.upload('IMG 1');
   p.startRelay();
-  await eventually('marked', async () => (await p.jobOf(attachment.id)).confirmed === 1);
+  await until('marked', async () => (await p.jobOf(attachment.id)).confirmed === 1);
   p.memory.wipe();
   p.startWorker();
   await p.untilState(attachment.id, 'ready');
@@ -97,7 +97,7 @@ test('a job that nobody claims rings again, less and less often', async (t) => {
   const p = await createPipeline(t, { reringMs: 100, reringCapMs: 100_000 });
   const { attachment } = await p.upload('IMG 1');
   p.startRelay();
-  const job = await eventually('rung four times', async () => {
+  const job = await until('rung four times', async () => {
     const row = await p.jobOf(attachment.id);
     return row.confirmed === 4 && row;
   });
@@ -113,17 +113,17 @@ test('no more jobs are announced and unclaimed than the window has places', asyn
   const p = await createPipeline(t, { brokerWindow: 3, reringMs: 60_000, reringCapMs: 60_000 });
   for (let i = 0; i < 8; i += 1) await p.upload(`IMG ${i}`);
   p.startRelay();
-  await eventually('the window is full and the relay idle', async () => {
+  await until('the window is full and the relay idle', async () => {
     return p.memory.published().length === 3 && p.store.calls('untilDueMs') > 3;
   });
   assert.equal(await p.store.port.countAnnounced(), 3);
   // Due jobs without a place are no reason to ask all the time.
   const startedMs = p.clock.monotonicMs();
   const calls = p.store.calls('takeDue');
-  await eventually('asked four times more', () => p.store.calls('takeDue') >= calls + 4);
+  await until('asked four times more', () => p.store.calls('takeDue') >= calls + 4);
   assert.ok(p.clock.monotonicMs() - startedMs >= 400, 'a full window must not make the relay hot');
   p.startWorker();
-  await eventually(
+  await until(
     'all are ready',
     async () => (await p.pool.query(`select 1 from attachments where state = 'ready'`)).rowCount === 8,
   );
@@ -135,7 +135,7 @@ test('a message has ids and a trace context only, never the user, the name or th
   const bodies: Uint8Array[] = [];
   p.broker.plan('publish', { first: async (args) => void bodies.push(args[1] as Uint8Array) });
   p.startRelay();
-  await eventually('published', () => bodies.length === 1);
+  await until('published', () => bodies.length === 1);
   const text = Buffer.from(bodies[0] ?? []).toString();
   assert.ok(decodeRing(bodies[0] ?? new Uint8Array()));
   assert.doesNotMatch(text, /secret|jpg|IMG/);

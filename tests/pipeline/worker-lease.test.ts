@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { away, deadClaim, drained, failing, lost, ring, settles, waiting } from '../support/attempts.ts';
 import { createPipeline } from '../support/pipeline.ts';
-import { eventually } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 
 describe('an unknown outcome', () => {
   test('of a claim is read back by its attempt, and the work goes on', async (t) => {
@@ -59,7 +59,7 @@ describe('a lease', () => {
     p.startRelay();
     p.startWorker();
     const { attachment } = await p.upload('IMG 1');
-    await eventually('renewed past the first lease and the visibility', () => p.store.calls('renew') >= 10);
+    await until('renewed past the first lease and the visibility', () => p.store.calls('renew') >= 10);
     go();
     await p.untilState(attachment.id, 'ready');
     const job = await p.jobOf(attachment.id);
@@ -72,14 +72,14 @@ describe('a lease', () => {
     const { attachment } = await p.upload('IMG 1');
     await ring(p, attachment.id);
     p.startWorker();
-    await eventually('claimed', async () => (await p.jobOf(attachment.id)).state === 'processing');
+    await until('claimed', async () => (await p.jobOf(attachment.id)).state === 'processing');
     // Another worker's claim, as after a lease that ended.
     await p.pool.query(
       `update jobs set fence = fence + 1, attempt_id = gen_random_uuid(), lease_until = now() + interval '1 hour'`,
     );
-    await eventually('the worker noticed', () => p.meter.counted('leases_broken_total') === 1);
+    await until('the worker noticed', () => p.meter.counted('leases_broken_total') === 1);
     go();
-    await eventually('the worker is free', () => p.meter.counted('attempts_total') === 1);
+    await until('the worker is free', () => p.meter.counted('attempts_total') === 1);
     assert.equal(p.store.calls('settle') + p.store.calls('fail') + p.store.calls('release'), 0);
     assert.equal((await p.memory.depth()).inFlight, 1);
     assert.deepEqual(await p.keys('attachments/'), []);
@@ -92,7 +92,7 @@ describe('a lease', () => {
     const { attachment } = await p.upload('IMG 1');
     await ring(p, attachment.id);
     p.startWorker();
-    await eventually('released', () => p.store.calls('release') === 1);
+    await until('released', () => p.store.calls('release') === 1);
     const job = await p.jobOf(attachment.id);
     assert.deepEqual([job.state, job.releases, job.failures, job.crashes], ['queued', 1, 0, 0]);
     assert.equal(p.store.calls('settle'), 0);
@@ -105,7 +105,7 @@ describe('a lease', () => {
     p.startRelay();
     p.startWorker();
     const { attachment } = await p.upload('IMG 1');
-    await eventually('renewed again', () => p.store.calls('renew') >= 5);
+    await until('renewed again', () => p.store.calls('renew') >= 5);
     go();
     await p.untilState(attachment.id, 'ready');
     assert.equal((await p.jobOf(attachment.id)).attempts, 1);
@@ -129,7 +129,7 @@ describe('a lease', () => {
     const { attachment } = await p.upload('IMG 1');
     const job = await p.jobOf(attachment.id);
     for (let i = 0; i < 2; i += 1) {
-      await eventually('claimed', async () => {
+      await until('claimed', async () => {
         const request = deadClaim(job.id, 50, p.settings);
         return (await p.store.port.claim(request)).kind === 'claimed';
       });

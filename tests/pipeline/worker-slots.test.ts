@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { deadClaim, drained, ring, settles, waiting } from '../support/attempts.ts';
 import { createPipeline } from '../support/pipeline.ts';
-import { createPainter, eventually, takes } from '../support/ports-fake.ts';
+import { createPainter, takes } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 
 describe('slots', () => {
   test('come first: a worker holds no more deliveries than it has slots', async (t) => {
@@ -12,12 +13,12 @@ describe('slots', () => {
     for (let i = 0; i < 6; i += 1) await p.upload(`IMG ${i}`);
     p.startRelay();
     p.startWorker();
-    await eventually('all are announced and both slots busy', async () => {
+    await until('all are announced and both slots busy', async () => {
       const { waiting: w, inFlight } = await p.memory.depth();
       return w === 4 && inFlight === 2;
     });
     go();
-    await eventually(
+    await until(
       'all are ready',
       async () => (await p.pool.query(`select 1 from attachments where state = 'ready'`)).rowCount === 6,
     );
@@ -58,7 +59,7 @@ describe('slots', () => {
     }
     p.startRelay();
     p.startWorker();
-    await eventually(
+    await until(
       'all are ready',
       async () => (await p.pool.query(`select 1 from attachments where state = 'ready'`)).rowCount === 12,
     );
@@ -85,7 +86,7 @@ describe('a drain', () => {
     const { attachment: other } = await p.upload('IMG 2');
     p.startRelay();
     const { drain } = p.startWorker();
-    await eventually(
+    await until(
       'one runs',
       async () => (await p.pool.query(`select 1 from jobs where state = 'processing'`)).rowCount === 1,
     );
@@ -126,7 +127,7 @@ test('two workers on one job make one set: the loser changes nothing', async (t)
   p.startWorker({ who: 'quick' });
   const ready = await p.untilState(attachment.id, 'ready');
   pass();
-  await eventually('the slow one ended', () => p.meter.counted('attempts_total') >= 2);
+  await until('the slow one ended', () => p.meter.counted('attempts_total') >= 2);
   assert.deepEqual(await p.attachment(attachment.id), ready);
   assert.equal(await settles(p), 1);
   for (const variant of ready.variants) assert.match(variant.key, /\/v1\.2-/);
@@ -137,7 +138,7 @@ test('a build without the recipe of a job’s version leaves it to another and s
   const { attachment } = await p.upload('IMG 1');
   await ring(p, attachment.id);
   p.startWorker({ versions: [99] });
-  await eventually('refused', () => p.meter.counted('claims_refused_total') === 1);
+  await until('refused', () => p.meter.counted('claims_refused_total') === 1);
   const job = await p.jobOf(attachment.id);
   assert.deepEqual([job.state, job.attempts, job.rung_at], ['queued', 0, null]);
   assert.ok(job.ring_at.getTime() > Date.now() + 10_000);

@@ -5,7 +5,7 @@ import { describe, it, type TestContext } from 'node:test';
 import { newId } from '../../src/ids.ts';
 import type { Pool } from '../../src/postgres/pool.ts';
 import { all, ids, sent, startPeople } from '../support/people.ts';
-import { eventually } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 
 describe('send', () => {
   it('answers the message as every member reads it', async (t) => {
@@ -279,7 +279,7 @@ describe('deleteMessage', () => {
 
 /** Resolves once a statement of this database waits for a lock: the race under test has really met. */
 async function blocked(pool: Pool): Promise<void> {
-  await eventually('a statement that waits for a lock', async () => {
+  await until('a statement that waits for a lock', async () => {
     const { rowCount } = await pool.query(
       `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
     );

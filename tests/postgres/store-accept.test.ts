@@ -5,8 +5,8 @@ import { describe, it, type TestContext } from 'node:test';
 import { type KeyName, type NewAttachment, StoreError } from '../../src/pipeline/store.ts';
 import { createPool } from '../../src/postgres/pool.ts';
 import { createStore } from '../../src/postgres/store.ts';
-import { eventually } from '../support/ports-fake.ts';
 import { addUser, newUpload, startStore } from '../support/store.ts';
+import { until } from '../support/until.ts';
 
 const leaseMs = 30_000;
 const ago = (ms: number) => new Date(Date.now() - ms).toISOString();
@@ -189,7 +189,7 @@ describe('accept', () => {
         s.store.accept(upload),
         (error: unknown) => error instanceof StoreError && error.fault === 'unknown',
       );
-      await eventually('accept waits and is killed', async () => {
+      await until('accept waits and is killed', async () => {
         const { rows } = await s.pool.query(
           `select pg_terminate_backend(pid) from pg_stat_activity
            where datname = current_database() and wait_event_type = 'Lock' and query like '%insert into attachments%'`,

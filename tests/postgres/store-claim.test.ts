@@ -5,8 +5,8 @@ import { describe, it } from 'node:test';
 import { newId } from '../../src/ids.ts';
 import { attemptPrefix } from '../../src/pipeline/attachment.ts';
 import type { Attempt } from '../../src/pipeline/job.ts';
-import { eventually } from '../support/ports-fake.ts';
 import { budgets, fail, release, resultOf, settle, startStore } from '../support/store.ts';
+import { until } from '../support/until.ts';
 
 const taking = { limit: 10, window: 10, takenMs: 10_000 };
 const near = (actual: number | null, expected: number) =>
@@ -195,7 +195,7 @@ describe('claim', () => {
     const s = await startStore(t);
     const { id, jobId } = await s.accept();
     const waiting = (count: number) =>
-      eventually(`${count} wait for locks`, async () => {
+      until(`${count} wait for locks`, async () => {
         const { rows } = await s.pool.query(
           `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
         );

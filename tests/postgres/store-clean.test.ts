@@ -8,8 +8,8 @@ import { newId } from '../../src/ids.ts';
 import { attemptPrefix } from '../../src/pipeline/attachment.ts';
 import { createPool } from '../../src/postgres/pool.ts';
 import { createStore } from '../../src/postgres/store.ts';
-import { eventually } from '../support/ports-fake.ts';
 import { fail, resultOf, settle, startStore, times } from '../support/store.ts';
+import { until } from '../support/until.ts';
 
 describe('lead', () => {
   const held = () => {
@@ -40,7 +40,7 @@ describe('lead', () => {
     end();
     assert.equal(await first, true);
     // The lock ends with its connection, a moment after it was closed.
-    await eventually('the lead is free', () => s.store.lead('janitor', work));
+    await until('the lead is free', () => s.store.lead('janitor', work));
     assert.equal(ran, 2);
   });
 
@@ -58,7 +58,7 @@ describe('lead', () => {
     );
     assert.equal(rows.length, 1);
     assert.equal(await led, true);
-    await eventually('the lead is free', () => s.store.lead('janitor', async () => {}));
+    await until('the lead is free', () => s.store.lead('janitor', async () => {}));
   });
 
   it('aborts the work when its connection falls silent without a reset', async (t) => {
@@ -86,7 +86,7 @@ describe('lead', () => {
       }),
       error,
     );
-    await eventually('the lead is free', () => s.store.lead('janitor', async () => {}));
+    await until('the lead is free', () => s.store.lead('janitor', async () => {}));
   });
 
   it('ends with the store', async (t) => {

@@ -4,7 +4,8 @@ import { newId } from '../../src/ids.ts';
 import { encodeRing, ringId } from '../../src/pipeline/job.ts';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { type createPipeline, quick } from './pipeline.ts';
-import { createPainter, eventually } from './ports-fake.ts';
+import { createPainter } from './ports-fake.ts';
+import { until } from './until.ts';
 
 export type Pipeline = Awaited<ReturnType<typeof createPipeline>>;
 
@@ -41,7 +42,7 @@ export async function ring(p: Pipeline, attachmentId: string, times = 1) {
 export const settles = async (p: Pipeline) =>
   (await p.pool.query(`select 1 from job_events where to_state = 'succeeded'`)).rowCount;
 export const drained = (p: Pipeline) =>
-  eventually('the broker holds nothing', async () => {
+  until('the broker holds nothing', async () => {
     const { waiting: w, inFlight } = await p.memory.depth();
     return w + inFlight === 0;
   });

@@ -1,7 +1,7 @@
 /** A client of the HTTP API for journeys, with nothing from `src/`: what a user's program would do. */
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
-import { eventually } from './ports-fake.ts';
+import { until as asked } from './until.ts';
 
 export interface ShownAttachment {
   readonly id: string;
@@ -64,13 +64,13 @@ export async function register(base: () => string) {
   }
   /** Asks until the state is `state`; a job that fails instead ends it at once, with its code. */
   async function until(id: string, state: 'ready' | 'failed', withinMs = 60_000): Promise<ShownAttachment> {
-    const found = await eventually(
+    const found = await asked(
       `attachment is ${state}`,
       async () => {
         const shown = await attachment(id);
         return (shown.state === state || shown.state === 'failed') && shown;
       },
-      withinMs,
+      { deadlineMs: withinMs },
     );
     assert.equal(found.state, state, `${id} failed with ${found.error_code}`);
     return found;

@@ -21,8 +21,9 @@ import { createWorker } from '../../src/pipeline/worker.ts';
 import type { Pool } from '../../src/postgres/pool.ts';
 import { createStore } from '../../src/postgres/store.ts';
 import { createMemoryBroker } from './broker-memory.ts';
-import { createPainter, createPoints, createTally, eventually, fakeSniffer, faulty, silent } from './ports-fake.ts';
+import { createPainter, createPoints, createTally, fakeSniffer, faulty, silent } from './ports-fake.ts';
 import { freshDatabase } from './postgres.ts';
+import { until } from './until.ts';
 
 export const quick = {
   uploadBytesMax: 1024 * 1024,
@@ -207,7 +208,7 @@ function questionsTo(pool: Pool, store: Store, blobs: Blobs, user: string) {
     return found;
   };
   const untilState = (id: string, state: string) =>
-    eventually(`attachment ${state}`, async () => {
+    until(`attachment ${state}`, async () => {
       const found = await attachment(id);
       return found.state === state && found;
     });

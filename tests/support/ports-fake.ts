@@ -124,20 +124,5 @@ export function createPoints() {
   };
 }
 
-/** Asks until the answer is truthy; throws after `withinMs`, naming what was awaited. */
-export async function eventually<T>(
-  what: string,
-  ask: () => T | Promise<T>,
-  withinMs = 10_000,
-): Promise<Exclude<T, false | null | undefined | 0 | ''>> {
-  const deadline = performance.now() + withinMs;
-  for (;;) {
-    const answer = await ask();
-    if (answer) return answer as Exclude<T, false | null | undefined | 0 | ''>;
-    if (performance.now() > deadline) throw new Error(`not within ${withinMs} ms: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 10));
-  }
-}
-
 /** How long a piece of work takes; never a wait for something to have happened. */
 export const takes = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));

@@ -6,11 +6,11 @@ export async function until<T>(
   what: string,
   ask: () => T | Promise<T>,
   { deadlineMs = 20_000, everyMs = 20 }: { deadlineMs?: number; everyMs?: number } = {},
-): Promise<NonNullable<T>> {
+): Promise<Exclude<T, false | null | undefined | 0 | ''>> {
   const endMs = performance.now() + deadlineMs;
   while (true) {
     const answer = await ask();
-    if (answer) return answer;
+    if (answer) return answer as Exclude<T, false | null | undefined | 0 | ''>;
     if (performance.now() > endMs) throw new Error(`Waited ${deadlineMs} ms until ${what}`);
     await wait(everyMs);
   }

@@ -19,8 +19,9 @@ import { attemptPrefix, stagingKey, type Variant, type VariantName } from '../..
 import type { Blobs, Reach, Signals } from '../../src/pipeline/ports.ts';
 import type { Claim, Store } from '../../src/pipeline/store.ts';
 import { type Account, type Answer, type Body, startApi } from './api.ts';
-import { createPoints, eventually, faulty } from './ports-fake.ts';
+import { createPoints, faulty } from './ports-fake.ts';
 import { budgets, newClaim } from './store.ts';
+import { until } from './until.ts';
 
 export const sha256 = (bytes: Uint8Array | string) => createHash('sha256').update(bytes).digest('hex');
 
@@ -221,8 +222,8 @@ export async function dial(t: TestContext, url: string) {
     socket,
     received: () => received,
     /** Resolves when the text has arrived. */
-    until: (text: string) => eventually(`"${text}" in ${JSON.stringify(received)}`, () => received.includes(text)),
-    untilClosed: (withinMs = 10_000) => eventually('the connection closed', () => closed, withinMs),
+    until: (text: string) => until(`"${text}" in ${JSON.stringify(received)}`, () => received.includes(text)),
+    untilClosed: (withinMs = 10_000) => until('the connection closed', () => closed, { deadlineMs: withinMs }),
     /** Writes with back-pressure. */
     write: (bytes: Uint8Array | string) =>
       new Promise<void>((resolve, reject) => socket.write(bytes, (error) => (error ? reject(error) : resolve()))),
