@@ -4,7 +4,7 @@ import test, { describe, it } from 'node:test';
 import { inspect } from 'node:util';
 import { createRabbitBroker } from '../../src/drivers/broker-rabbitmq.ts';
 import { StartError } from '../../src/errors.ts';
-import { BrokerError } from '../../src/pipeline/ports.ts';
+import { BrokerError, type Consumer } from '../../src/pipeline/ports.ts';
 import { disruption, isFault, longMs, nothing, patient, publish, receive, text } from '../contract/broker-scene.ts';
 import { makeCertificate } from '../support/engines/certificate.ts';
 import { available, installCommand, type RabbitServer, startRabbit } from '../support/engines/rabbitmq.ts';
@@ -96,6 +96,22 @@ function queueCases(server: RabbitServer): void {
     assert.deepEqual(await broker.depth(), { waiting: 1, inFlight: 0 });
   });
 
+  it('that was made anew at once, behind its consumers, reaches those who wait', async (t) => {
+    const { broker, name } = await openRabbit(t, { url: server.url }, quick);
+    const { broker: successor } = await openRabbit(t, { url: server.url }, quick);
+    const operator = await asOperator(t, server.url).acquire();
+    onEnd(t, () => operator.close());
+    const consumer = await broker.consumer(patient);
+    await publish(broker, 'first');
+    await (await receive(consumer)).ack();
+    const waiting = receive(consumer);
+    await nothing(await successor.consumer(patient), 300);
+    await operator.queueDelete({ queue: name });
+    await operator.queueDeclare(quorumQueue(name));
+    await publish(broker, 'second');
+    assert.equal(text(await waiting), 'second');
+  });
+
   it('refuses an id that does not fit into a short string', async (t) => {
     const { broker } = await openRabbit(t, { url: server.url }, quick);
     for (const id of ['', 'x'.repeat(201), 'ж'.repeat(101)]) {
@@ -104,6 +120,19 @@ function queueCases(server: RabbitServer): void {
     await broker.publish('ж'.repeat(100), new Uint8Array(1024), { timeoutMs: 1_000 });
   });
 }
+
+/** The form that the driver gives it. */
+const quorumQueue = (queue: string) => ({
+  queue,
+  durable: true,
+  arguments: {
+    'x-queue-type': 'quorum' as const,
+    'x-quorum-initial-group-size': 1,
+    'x-overflow': 'reject-publish' as const,
+    'x-max-length': 1_000_000,
+    'x-delivery-limit': 2 ** 31 - 1,
+  },
+});
 
 function deliveryCases(server: RabbitServer): void {
   it('come again however often they are given back', async (t) => {
@@ -119,13 +148,17 @@ function deliveryCases(server: RabbitServer): void {
 
   it('leave no room for another one, unasked, when they are acked at once', async (t) => {
     const { broker } = await openRabbit(t, { url: server.url }, quick);
-    const ids = Array.from({ length: 10 }, (_, at) => `unasked:${at}`);
+    const ids = Array.from({ length: 24 }, (_, at) => `unasked:${at}`);
     for (const id of ids) await publish(broker, id);
     const consumers = [await broker.consumer(patient), await broker.consumer(patient)];
-    for (let at = 0; at < ids.length; at += 1) {
-      const delivery = await receive(consumers[at % 2] ?? assert.fail());
+    const slot = async (consumer: Consumer) => {
+      const delivery = await receive(consumer);
       assert.equal(delivery.deliveries, 1, `${text(delivery)} was brought to somebody else before`);
       await delivery.ack();
+    };
+    for (let round = 0; round < ids.length / 4; round += 1) {
+      const consumer = consumers[round % 2] ?? assert.fail();
+      await Promise.all([slot(consumer), slot(consumer), slot(consumer), slot(consumer)]);
     }
   });
 
@@ -140,7 +173,24 @@ function deliveryCases(server: RabbitServer): void {
     const taken = await receive(await other.broker.consumer(patient));
     assert.equal(text(taken), 'prefetched');
     await taken.ack();
-    assert.deepEqual(await broker.depth(), { waiting: 0, inFlight: 0 });
+    await publish(broker, 'fresh');
+    assert.equal(text(await receive(idle)), 'fresh');
+  });
+
+  it('that were prefetched have their whole visibility from when they are taken', async (t) => {
+    const { broker, name } = await openRabbit(t, { url: server.url }, quick);
+    const { broker: other } = await openRabbit(t, { url: server.url, name }, quick);
+    const consumer = await broker.consumer({ prefetch: 1, visibilityMs: 1_500 });
+    const others = await other.consumer(patient);
+    for (const id of ['first', 'second']) await publish(broker, id);
+    await (await receive(consumer)).ack();
+    await until('it is prefetched', async () => (await broker.depth()).inFlight === 1);
+    await nothing(others, 900);
+    await receive(consumer);
+    // Else its prefetch would be first to have it again.
+    await consumer.close();
+    await nothing(others, 1_100);
+    assert.equal(text(await receive(others)), 'second');
   });
 
   it('of strangers, in text and JSON, are handed out as bytes', async (t) => {

@@ -127,6 +127,7 @@ export async function startRabbit(t: Scope, { certificate }: RabbitOptions = {})
     },
     kill,
     async stop() {
+      if (!machine || stopped) return;
       await call('rabbit stop');
       stopped = true;
     },
