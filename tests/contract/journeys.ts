@@ -6,12 +6,12 @@
  * A test file calls `journeys` with what makes fresh engines for one test.
  */
 import assert from 'node:assert/strict';
-import { randomBytes, randomBytes } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, type TestContext, test } from 'node:test';
-import { createFileBlobs, createFileBlobs } from '../../src/drivers/blobs-file.ts';
+import { createFileBlobs } from '../../src/drivers/blobs-file.ts';
 import type { Blobs, Point } from '../../src/pipeline/ports.ts';
 import type { Role } from '../../src/roles.ts';
 import { register } from '../support/client.ts';
@@ -46,20 +46,6 @@ export function bellOn(brokerUrl: string): OpenEngines {
   };
 }
 
-/** The queue in PostgreSQL and objects in a folder. */
-export const embedded: OpenEngines = async (_t, dataDir) => ({
-  settings: {},
-  blobs: createFileBlobs({ dir: join(dataDir, 'blobs') }),
-});
-
-/** The bell on the broker at this URL, in a queue of each test's own, and objects in a folder. */
-export function bellOn(url: string): OpenEngines {
-  return async (t, dataDir) => {
-    const { blobs } = await embedded(t, dataDir);
-    return { settings: { BROKER_URL: url, BROKER_NAME: `journey-${randomBytes(6).toString('hex')}` }, blobs };
-  };
-}
-
 /** Registers the journeys on the engines of this name. */
 export function journeys(name: string, open: OpenEngines): void {
   // Most of their time they wait for leases to end.
@@ -72,7 +58,7 @@ export function journeys(name: string, open: OpenEngines): void {
   });
 }
 
-export export const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/landscape_6.jpg'));
+export const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/landscape_6.jpg'));
 
 /** Short times, in the same relations as the defaults. */
 const times = {
