@@ -10,7 +10,14 @@ import { type ComposeSetting, composeSettings } from '../../scripts/compose-sett
 import { readContract } from '../../scripts/validate.ts';
 import { roles } from '../../src/roles.ts';
 import { type Setting, table } from '../../src/settings.ts';
-import { type ComposeFile, onTop, readCompose, readText, type Service, variablesOf } from '../support/compose-files.ts';
+import {
+  type ComposeFile,
+  type Container,
+  onTop,
+  readCompose,
+  readText,
+  variablesOf,
+} from '../support/compose-files.ts';
 
 const root = resolve(import.meta.dirname, '../..');
 const base = readCompose('compose.yaml');
@@ -32,7 +39,7 @@ const running = files.flatMap((file) => {
     .map(([name, service]) => ({ file, name, service, title: `${name} of ${file.path}` }));
 });
 
-const commandOf = (service: Service) => (service.command as readonly string[] | undefined)?.[0] ?? '';
+const commandOf = (service: Container) => (service.command as readonly string[] | undefined)?.[0] ?? '';
 const ours = running.filter(({ service }) => /\$\{SKREPKA_IMAGE/.test(service.image ?? ''));
 const engines = running.filter((one) => !ours.includes(one));
 

@@ -7,7 +7,7 @@ const root = resolve(import.meta.dirname, '../..');
 
 export type Json = Readonly<Record<string, unknown>>;
 
-export interface Service extends Json {
+export interface Container extends Json {
   readonly image?: string;
   readonly build?: unknown;
   readonly ports?: readonly string[];
@@ -22,7 +22,7 @@ export interface Service extends Json {
 export interface ComposeFile {
   readonly path: string;
   readonly text: string;
-  readonly services: Readonly<Record<string, Service>>;
+  readonly services: Readonly<Record<string, Container>>;
   readonly volumes: Json;
   readonly networks: Json;
   readonly secrets: Json;
@@ -52,7 +52,7 @@ export function readCompose(path: string): ComposeFile {
   return {
     path,
     text,
-    services: part('services') as Readonly<Record<string, Service>>,
+    services: part('services') as Readonly<Record<string, Container>>,
     volumes: part('volumes'),
     networks: part('networks'),
     secrets: part('secrets'),
@@ -69,7 +69,7 @@ function nameOf({ key }: Pair): unknown {
 }
 
 /** A file on top of another, as far as services are concerned. */
-export function onTop(below: ComposeFile, above: ComposeFile): Readonly<Record<string, Service>> {
+export function onTop(below: ComposeFile, above: ComposeFile): Readonly<Record<string, Container>> {
   const names = new Set([...Object.keys(below.services), ...Object.keys(above.services)]);
   return Object.fromEntries([...names].map((name) => [name, { ...below.services[name], ...above.services[name] }]));
 }
