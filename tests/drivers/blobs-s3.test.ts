@@ -221,6 +221,59 @@ describe('a 404', () => {
   });
 });
 
+describe('an upload in parts', () => {
+  /** A store that loses its first answer to the completion, and knows the upload no more; the object has the mark that `markOf` makes of the upload's. */
+  const forgetful = (markOf: (mark: string) => string): Answer => {
+    let mark = '';
+    let completions = 0;
+    return (request, response) => {
+      const { method, url = '', headers } = request;
+      if (method === 'POST' && url.includes('uploads')) {
+        mark = String(headers['x-amz-meta-upload']);
+        response.end('<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>');
+      } else if (method === 'PUT') response.writeHead(200, { etag: '"part"' }).end();
+      else if (method === 'HEAD') response.writeHead(200, { 'x-amz-meta-upload': markOf(mark) }).end();
+      else if (method === 'DELETE') response.writeHead(204).end();
+      else if (++completions === 1) request.socket.destroy();
+      else refusal(404, 'NoSuchUpload')(request, response);
+    };
+  };
+  const body = () => pieces(noise(6 * 1024 * 1024, 1), 1 << 20);
+
+  it('whose completion was answered into the void is recognised by its mark', async (t) => {
+    const { blobs, asked } = await stand(
+      t,
+      forgetful((mark) => mark),
+      { s3TimeoutMs: 20_000 },
+    );
+    assert.deepEqual(await blobs.put('a/b', body()), { size: 6 * 1024 * 1024 });
+    assert.ok(!asked.includes('DELETE /photos/a/b'));
+  });
+
+  it('is not taken for the one of somebody else under the same key, and is aborted', async (t) => {
+    const { blobs, asked } = await stand(
+      t,
+      forgetful(() => 'another'),
+      { s3TimeoutMs: 20_000 },
+    );
+    await assert.rejects(blobs.put('a/b', body()), fault('unavailable'));
+    assert.ok(asked.includes('DELETE /photos/a/b'));
+  });
+});
+
+describe('a bucket', () => {
+  it('that another process made meanwhile is taken as it is', async (t) => {
+    let exists = false;
+    const { blobs, asked } = await stand(t, (request, response) => {
+      if (request.method === 'HEAD') response.writeHead(exists ? 200 : 404).end();
+      else refusal(409, 'BucketAlreadyOwnedByYou')(request, response);
+      exists = true;
+    });
+    await blobs.prepare();
+    assert.deepEqual(asked, ['HEAD /photos/', 'PUT /photos/', 'HEAD /photos/']);
+  });
+});
+
 describe('answers in part', () => {
   it('of a list that are short or empty are not its end', async (t) => {
     const entry = (key: string) =>
