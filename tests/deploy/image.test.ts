@@ -120,6 +120,11 @@ describe('the health check of a container', () => {
   });
 });
 
+test('the scripts of deploy/ are ones that their shells can read', async () => {
+  assert.deepEqual(await run('bash', ['-n', join(root, 'deploy/verify.sh')]), { code: 0, output: '' });
+  assert.deepEqual(await run('sh', ['-n', join(root, 'deploy/secrets.sh')]), { code: 0, output: '' });
+});
+
 describe('deploy/secrets.sh', () => {
   test('makes an environment of which every secret is new, for its owner alone, and never overwrites one', async (t) => {
     const folder = await mkdtemp(join(tmpdir(), 'skrepka-secrets-'));
