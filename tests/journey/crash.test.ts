@@ -15,7 +15,8 @@ import { freshDatabase } from '../support/postgres.ts';
 import { type Action, type RoleProcess, startRole } from '../support/role.ts';
 import { until } from '../support/until.ts';
 
-const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/landscape_6.jpg'));
+/** Small, so that a busy machine renders it well within the short times of these tests. */
+const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/small_6.jpg'));
 
 /** Short times, in the same relations as the defaults. */
 const settings = {
