@@ -16,7 +16,7 @@ import { type Action, startRole } from './support/role.ts';
 import { startCommand } from './support/started.ts';
 import { until } from './support/until.ts';
 
-const photograph = await readFile(path.join(import.meta.dirname, 'fixtures/orientation/landscape_6.jpg'));
+const photograph = await readFile(path.join(import.meta.dirname, 'fixtures/orientation/small_6.jpg'));
 
 async function prepare(t: test.TestContext, { empty = false } = {}) {
   const dataDir = await mkdtemp(path.join(tmpdir(), 'skrepka-wiring-'));

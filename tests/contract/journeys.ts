@@ -58,7 +58,8 @@ export function journeys(name: string, open: OpenEngines): void {
   });
 }
 
-export const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/landscape_6.jpg'));
+/** Small, so that a busy machine renders it well within the short times of these tests. */
+export const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/small_6.jpg'));
 
 /** Short times, in the same relations as the defaults. */
 const times = {
