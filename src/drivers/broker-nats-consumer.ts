@@ -7,7 +7,7 @@
  *
  * Pulls are lost without a word when their server dies or another one leads. Each therefore has a deadline of our own, and
  * any end but a message or the time-out leads through `restore`: stream there, durable consumer there, then pull again.
- * Why not the library's `next()`: `docs/decisions/0006-jetstream.md`.
+ * Why not the library's `next()`: `docs/decisions/0010-jetstream.md`.
  */
 import { BrokerError, type Consumer, type Delivery, type Log } from '../pipeline/ports.ts';
 import type { Heard, Message, Nats, Pull } from './broker-nats-connection.ts';

@@ -7,7 +7,7 @@
  * a lease says nothing.
  *
  * `broker-nats-address.ts` reads the URL, `broker-nats-connection.ts` speaks with servers, `broker-nats-stream.ts` holds stream
- * and durable consumer, `broker-nats-consumer.ts` a consumer. What was weighed: `docs/decisions/0006-jetstream.md`.
+ * and durable consumer, `broker-nats-consumer.ts` a consumer. What was weighed: `docs/decisions/0010-jetstream.md`.
  */
 import { type Broker, BrokerError, type Log } from '../pipeline/ports.ts';
 import { createNats } from './broker-nats-connection.ts';

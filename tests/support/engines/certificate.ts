@@ -12,14 +12,14 @@ export interface Certificate {
   readonly keyFile: string;
 }
 
-/** Made by the command `openssl`; its files are gone when `t` ends. */
-export async function makeCertificate(t: Scope): Promise<Certificate> {
+/** Made by the command `openssl` for `names`; its files are gone when `t` ends. */
+export async function makeCertificate(t: Scope, names = 'IP:127.0.0.1,DNS:localhost'): Promise<Certificate> {
   const folder = await mkdtemp(path.join(tmpdir(), 'skrepka-certificate-'));
   onEnd(t, () => rm(folder, { recursive: true, force: true }));
   const [certFile, keyFile] = [path.join(folder, 'server.crt'), path.join(folder, 'server.key')];
   await promisify(execFile)('openssl', [
     ...['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '1'],
-    ...['-subj', '/CN=skrepka test', '-addext', 'subjectAltName=IP:127.0.0.1,DNS:localhost'],
+    ...['-subj', '/CN=skrepka test', '-addext', `subjectAltName=${names}`],
     ...['-keyout', keyFile, '-out', certFile],
   ]);
   // Servers that run as another user read them as well.
