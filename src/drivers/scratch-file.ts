@@ -5,18 +5,18 @@
  * the next one that starts; folders of living processes are never touched.
  */
 import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { lstat, mkdir, open as openFile, readdir, rm, rmdir } from 'node:fs/promises';
+import { constants, createReadStream } from 'node:fs';
+import { access, lstat, mkdir, open as openFile, readdir, rm, rmdir } from 'node:fs/promises';
 import { join, resolve, sep } from 'node:path';
-import { describe, SkrepkaError } from '../errors.ts';
-import type { Scratch, ScratchDir } from '../pipeline/ports.ts';
+import { describe } from '../errors.ts';
+import { type Scratch, type ScratchDir, ScratchError } from '../pipeline/ports.ts';
 import { isAbandoned, processTag } from '../process-tag.ts';
 
 const nameForm = /^[a-z0-9][a-z0-9.-]{0,199}$/;
 /** The folder of a process can vanish under `open`, when another attempt ends and finds it empty. */
 const openAttemptsMax = 100;
 
-/** `dir` is made when missing. Failures of the disk reject `internal`, with the system's words for the log. */
+/** `dir` is made when missing. Failures of the disk reject `ScratchError`, with the system's words for the log. */
 export function createFileScratch({ dir }: { dir: string }): Scratch {
   const root = resolve(dir);
   const own = join(root, processTag());
@@ -39,6 +39,8 @@ export function createFileScratch({ dir }: { dir: string }): Scratch {
     async sweep() {
       try {
         await mkdir(root, { recursive: true, mode: 0o700 });
+        // A folder that is there may still not be ours to write in.
+        await access(root, constants.W_OK | constants.X_OK);
         for (const name of await readdir(root)) {
           const path = join(root, name);
           const stat = await lstat(path).catch(() => null);
@@ -120,8 +122,8 @@ function checkName(name: string): void {
   if (!nameForm.test(name)) throw new TypeError(`Expected a plain file name, received ${JSON.stringify(name)}`);
 }
 
-function failure(what: string, error: unknown): SkrepkaError {
-  return new SkrepkaError('internal', { log: `Cannot ${what}: ${describe(error)}`, cause: error });
+function failure(what: string, error: unknown): ScratchError {
+  return new ScratchError(`Cannot ${what}: ${describe(error)}`, error);
 }
 
 function codeOf(error: unknown): string | undefined {

@@ -10,7 +10,16 @@ import { type Code, catalogue, describe, SkrepkaError } from '../errors.ts';
 import { attemptPrefix, originalName, type Variant } from './attachment.ts';
 import type { Breaker } from './breaker.ts';
 import { type Attempt, type JobState, type RetrySettings, retryDelayMs } from './job.ts';
-import { BlobError, type Blobs, type Clock, type Log, type Meter, type Reach, type ScratchDir } from './ports.ts';
+import {
+  BlobError,
+  type Blobs,
+  type Clock,
+  type Log,
+  type Meter,
+  type Reach,
+  type ScratchDir,
+  ScratchError,
+} from './ports.ts';
 import { digest, type Rendered } from './render.ts';
 import { type Claim, type Failed, type Result, type Settled, type Store, StoreError } from './store.ts';
 
@@ -134,6 +143,10 @@ export async function giveUp(
     deps.log.warn({ ...fields, error: describe(error) }, 'worker: a dependency is down, gives its claim back');
     const delayMs = Math.max(settings.releaseMs, breaker.mayCloseInMs());
     return release(claim, `${dependency} is down`, delayMs, deps, settings);
+  }
+  if (error instanceof ScratchError) {
+    deps.log.error({ ...fields, error: describe(error) }, 'worker: its own disk failed, gives its claim back');
+    return release(claim, 'the disk of the worker failed', settings.releaseMs, deps, settings);
   }
   const code: Code =
     error instanceof SkrepkaError ? error.code : error instanceof BlobError ? 'storage_unavailable' : 'internal';

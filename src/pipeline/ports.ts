@@ -216,7 +216,15 @@ export interface Images {
   close(): Promise<void>;
 }
 
-/** A private folder for one attempt on the worker's own disk. */
+/** The worker's own disk failed: no picture's fault, so no job is spent on it. */
+export class ScratchError extends Error {
+  constructor(message: string, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause });
+    this.name = 'ScratchError';
+  }
+}
+
+/** A private folder for one attempt on the worker's own disk. Its own failures reject `ScratchError`. */
 export interface ScratchDir {
   readonly path: string;
   /** Writes a stream to a new file, hashing and counting. Rejects with the body's own error. */
@@ -228,7 +236,7 @@ export interface ScratchDir {
 
 export interface Scratch {
   open(attemptId: string): Promise<ScratchDir>;
-  /** Removes what a dead worker left. Called once at start. */
+  /** Makes the folder usable and removes what a dead worker left. Called before anything is taken; rejects `ScratchError`. */
   sweep(): Promise<void>;
 }
 

@@ -56,9 +56,7 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
   let lastDeliveryMs = clock.monotonicMs();
 
   async function run({ stop, abort }: { stop: AbortSignal; abort: AbortSignal }) {
-    await deps.scratch
-      .sweep()
-      .catch((error: unknown) => log.warn({ error: describe(error) }, 'worker: scratch not swept'));
+    await prepareScratch(stop);
     const consumer = await connect(stop);
     if (!consumer) return;
     const running = new Set<Promise<void>>();
@@ -89,6 +87,18 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     await Promise.all(running);
     await watch;
     await consumer.close().catch(() => undefined);
+  }
+
+  /** A worker without a disk of its own would only burn through jobs: it waits, and says so. */
+  async function prepareScratch(stop: AbortSignal) {
+    while (!stop.aborted) {
+      try {
+        return await deps.scratch.sweep();
+      } catch (error) {
+        log.error({ error: describe(error) }, 'worker: its disk cannot be used, nothing is taken');
+        await clock.sleep(settings.releaseMs, stop);
+      }
+    }
   }
 
   async function connect(stop: AbortSignal): Promise<Consumer | null> {

@@ -3,10 +3,11 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { newId } from '../../src/ids.ts';
 import { encodeRing, ringId } from '../../src/pipeline/job.ts';
-import { BlobError } from '../../src/pipeline/ports.ts';
+import { BlobError, ScratchError } from '../../src/pipeline/ports.ts';
 import { away, drained, failing, type Pipeline, ring, settles } from '../support/attempts.ts';
 import { createPipeline } from '../support/pipeline.ts';
 import { createPainter } from '../support/ports-fake.ts';
+import { until } from '../support/until.ts';
 
 describe('a job', () => {
   test('becomes ready with its original and exactly the declared variants', async (t) => {
@@ -187,6 +188,29 @@ describe('an outage is not the job’s fault', () => {
     await p.untilState(attachment.id, 'ready');
     const job = await p.jobOf(attachment.id);
     assert.deepEqual([job.failures, job.crashes, job.releases], [0, 0, 7]);
+  });
+
+  test('of the worker’s own disk: the claim is given back, nothing is spent', async (t) => {
+    const p = await createPipeline(t);
+    p.scratch.plan('open', ...Array.from({ length: 3 }, () => ({ before: () => new ScratchError('no space left') })));
+    p.startRelay();
+    p.startWorker();
+    const { attachment } = await p.upload('IMG 1');
+    await p.untilState(attachment.id, 'ready');
+    const job = await p.jobOf(attachment.id);
+    assert.deepEqual([job.failures, job.crashes, job.releases], [0, 0, 3]);
+  });
+
+  test('of the worker’s own disk at its start: nothing is taken until it can be used', async (t) => {
+    const p = await createPipeline(t);
+    p.scratch.plan('sweep', ...Array.from({ length: 3 }, () => ({ before: () => new ScratchError('read-only') })));
+    const { attachment } = await p.upload('IMG 1');
+    p.startRelay();
+    p.startWorker();
+    await until('asked in vain twice', () => p.scratch.calls('sweep') >= 2);
+    assert.equal(p.store.calls('claim'), 0);
+    await p.untilState(attachment.id, 'ready');
+    assert.equal((await p.jobOf(attachment.id)).attempts, 1);
   });
 
   test('of the store at the settle: asked again until it answers', async (t) => {

@@ -84,6 +84,7 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
   const signals = localSignals();
   const store = faulty(createStore({ pool, signals }));
   const blobs = faulty(createFileBlobs({ dir: join(dir, 'objects') }));
+  const scratch = faulty(createFileScratch({ dir: join(dir, 'scratch') }));
   const memory = createMemoryBroker();
   const broker = faulty(memory);
   const meter = createTally();
@@ -128,11 +129,10 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
   function startWorker(change: Partial<Settings> & { images?: Images; who?: string } = {}) {
     const stop = new AbortController();
     const abort = new AbortController();
-    const scratch = createFileScratch({ dir: join(dir, 'scratch') });
     const deps = {
       ...shared,
       broker: memory.open(),
-      scratch,
+      scratch: scratch.port,
       images: change.images ?? images,
       who: change.who ?? 'worker-1',
     };
@@ -181,6 +181,7 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
     pool,
     store,
     blobs,
+    scratch,
     broker,
     memory,
     meter,
