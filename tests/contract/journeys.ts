@@ -94,6 +94,16 @@ export async function scene(t: TestContext, open: OpenEngines = embedded) {
     (await pool.query('select * from jobs where attachment_id = $1', [attachmentId])).rows[0];
   const count = async (table: 'attachments' | 'jobs' | 'variants' | 'cleanups') =>
     Number((await pool.query(`select count(*) as n from ${table}`)).rows[0].n);
+  /** What the job has cost; a failure shows its history. */
+  async function assertCost(attachmentId: string, [attempts, crashes, failures]: readonly [number, number, number]) {
+    const found = await job(attachmentId);
+    const { rows } = await pool.query(
+      'select from_state, to_state, fence, reason, code, detail from job_events where job_id = $1 order by id',
+      [found.id],
+    );
+    const cost = [found.attempts, found.crashes, found.failures];
+    assert.deepEqual(cost, [attempts, crashes, failures], rows.map((row) => JSON.stringify(row)).join('\n'));
+  }
   const keys = async () => (await blobs.list('')).objects.map((object) => object.key).sort();
   /** Once quiet, the objects are those that rows name: nothing lost, nothing left. */
   async function assertTidy() {
@@ -103,7 +113,7 @@ export async function scene(t: TestContext, open: OpenEngines = embedded) {
     );
     assert.deepEqual(await keys(), rows.map((row) => row.key as string).sort());
   }
-  return { start, pool, job, count, keys, assertTidy };
+  return { start, pool, job, count, keys, assertCost, assertTidy };
 }
 
 async function assertKilled(role: RoleProcess) {
@@ -132,8 +142,7 @@ function uploadJourneys(open: OpenEngines): void {
     await s.start(['worker']);
     const ready = await user.until(id, 'ready');
     await user.assertWhole(ready, photograph);
-    const job = await s.job(id);
-    assert.deepEqual([job.attempts, job.crashes, job.failures], [1, 0, 0]);
+    await s.assertCost(id, [1, 0, 0]);
     assert.deepEqual([await s.count('attachments'), await s.count('jobs'), await s.count('variants')], [1, 1, 3]);
     await s.assertTidy();
   });
@@ -152,8 +161,7 @@ function workerJourneys(open: OpenEngines): void {
       const ready = await user.until(id, 'ready');
       assert.deepEqual(ready.variants.map((variant) => variant.name).sort(), ['crop', 'optimized', 'thumbnail']);
       await user.assertWhole(ready, photograph);
-      const job = await s.job(id);
-      assert.deepEqual([job.attempts, job.crashes, job.failures], [1 + crashes, crashes, 0]);
+      await s.assertCost(id, [1 + crashes, crashes, 0]);
       assert.deepEqual([await s.count('attachments'), await s.count('jobs'), await s.count('variants')], [1, 1, 3]);
       await s.assertTidy();
     });
@@ -222,8 +230,7 @@ function relayJourneys(open: OpenEngines): void {
       await s.start(['relay', 'worker']);
       const ready = await user.until(id, 'ready');
       await user.assertWhole(ready, photograph);
-      const job = await s.job(id);
-      assert.deepEqual([job.attempts, job.crashes, job.failures], [1, 0, 0]);
+      await s.assertCost(id, [1, 0, 0]);
       assert.deepEqual([await s.count('jobs'), await s.count('variants')], [1, 3]);
       await s.assertTidy();
     });
