@@ -115,6 +115,21 @@ function serverCases(): void {
     assert.deepEqual(await drain(successor, 1_000), []);
   });
 
+  it('that is away does not hold up who leaves', async (t) => {
+    const server = await startNats(t);
+    const { broker } = await open(t, server.url);
+    const consumer = await broker.consumer({ prefetch: 2, visibilityMs: 5_000 });
+    for (const id of ['1', '2', '3']) await publish(broker, id);
+    await receive(consumer);
+    await until('the prefetch is full', async () => (await broker.depth()).inFlight === 3);
+    const waiting = [receive(consumer), receive(consumer), consumer.next(new AbortController().signal)];
+    await server.kill();
+    const startedAtMs = performance.now();
+    await broker.close();
+    await Promise.all(waiting);
+    assert.ok(performance.now() - startedAtMs < 2_500, 'it waited for a server that is away');
+  });
+
   it('may come back from an older copy of its volume: it works on, and the disruption is reported', async (t) => {
     const server = await startNats(t);
     const { broker } = await open(t, server.url, alert);

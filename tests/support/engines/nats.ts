@@ -38,8 +38,13 @@ export interface NatsOptions {
   readonly jetstream?: boolean;
 }
 
+/** Debian's place for it is not in everybody's PATH. */
+const command = ['nats-server', '/usr/sbin/nats-server'].find(
+  (name) => spawnSync(name, ['--version'], { stdio: 'ignore' }).status === 0,
+);
+
 export function available(): boolean {
-  return spawnSync('nats-server', ['--version'], { stdio: 'ignore' }).status === 0;
+  return command !== undefined;
 }
 
 /** A server with JetStream on a free port of 127.0.0.1; it and its folder are gone when `t` ends. */
@@ -123,7 +128,7 @@ async function startServer(
 
 /** Resolves when the server says that it takes connections. */
 async function launch(file: string): Promise<ChildProcess> {
-  const child = spawn('nats-server', ['-c', file], { stdio: ['ignore', 'ignore', 'pipe'] });
+  const child = spawn(command ?? 'nats-server', ['-c', file], { stdio: ['ignore', 'ignore', 'pipe'] });
   let said = '';
   child.stderr?.setEncoding('utf8').on('data', (text: string) => {
     said = `${said}${text}`.slice(-20_000);
