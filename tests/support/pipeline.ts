@@ -10,10 +10,10 @@ import { createFileBlobs } from '../../src/drivers/blobs-file.ts';
 import { createSystemClock } from '../../src/drivers/clock-system.ts';
 import { createFileScratch } from '../../src/drivers/scratch-file.ts';
 import { newId } from '../../src/ids.ts';
-import { createAccept, type Upload } from '../../src/pipeline/accept.ts';
+import { type Accept, createAccept, type Upload } from '../../src/pipeline/accept.ts';
 import { createBreaker } from '../../src/pipeline/breaker.ts';
 import { createJanitor } from '../../src/pipeline/janitor.ts';
-import type { Blobs, Images, Signals } from '../../src/pipeline/ports.ts';
+import type { Blobs, Broker, Clock, Images, Log, Meter, Signals } from '../../src/pipeline/ports.ts';
 import { recipes } from '../../src/pipeline/recipe.ts';
 import { createRelay } from '../../src/pipeline/relay.ts';
 import type { Store } from '../../src/pipeline/store.ts';
@@ -90,11 +90,11 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
   const meter = createTally();
   const points = createPoints();
   const log = silent;
-  const breakers = {
-    store: createBreaker('store', () => store.port.health(), { clock, log, meter }, settings),
-    storage: createBreaker('storage', () => blobs.port.health(), { clock, log, meter }, settings),
-    broker: createBreaker('broker', () => broker.port.health(), { clock, log, meter }, settings),
-  };
+  const breakers = standBreakers(
+    { store: store.port, storage: blobs.port, broker: broker.port },
+    { clock, log, meter },
+    settings,
+  );
   const shared = {
     breakers,
     store: store.port,
@@ -159,21 +159,7 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
     return end;
   }
 
-  const upload = (bytes: string | AsyncIterable<Uint8Array>, more: Partial<Upload> = {}) =>
-    accept.accept(
-      {
-        userId: user,
-        fileName: 'a.jpg',
-        declaredType: null,
-        declaredSize: null,
-        idempotencyKey: null,
-        traceparent: null,
-        signal: new AbortController().signal,
-        trailer: async () => ({ alt: null, sha256: null }),
-        ...more,
-      },
-      typeof bytes === 'string' ? chunks(bytes) : bytes,
-    );
+  const upload = uploadsBy(user, accept);
   const questions = questionsTo(pool, store.port, blobs.port, user);
 
   return {
@@ -197,6 +183,37 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
     startWorker,
     startJanitor,
   };
+}
+
+function standBreakers(
+  ports: { store: Store; storage: Blobs; broker: Broker },
+  deps: { clock: Clock; log: Log; meter: Meter },
+  settings: Settings,
+) {
+  return {
+    store: createBreaker('store', () => ports.store.health(), deps, settings),
+    storage: createBreaker('storage', () => ports.storage.health(), deps, settings),
+    broker: createBreaker('broker', () => ports.broker.health(), deps, settings),
+  };
+}
+
+/** An upload with what most tests leave as it is. */
+function uploadsBy(user: string, accept: Accept) {
+  return (bytes: string | AsyncIterable<Uint8Array>, more: Partial<Upload> = {}) =>
+    accept.accept(
+      {
+        userId: user,
+        fileName: 'a.jpg',
+        declaredType: null,
+        declaredSize: null,
+        idempotencyKey: null,
+        traceparent: null,
+        signal: new AbortController().signal,
+        trailer: async () => ({ alt: null, sha256: null }),
+        ...more,
+      },
+      typeof bytes === 'string' ? chunks(bytes) : bytes,
+    );
 }
 
 /** What a test asks of rows and objects. */
