@@ -16,6 +16,7 @@ import { jobStates, jobTransitions } from '../src/pipeline/job.ts';
 import { currentVersion, recipes } from '../src/pipeline/recipe.ts';
 import { jobReasons } from '../src/postgres/history.ts';
 import {
+  casesComplete,
   commentPathsExist,
   decisionsListed,
   errorsEqual,
@@ -130,8 +131,11 @@ describe('documents', () => {
   test('contracts/attachment-states.md has the variants, sizes and qualities of every recipe', () =>
     none(recipesEqual(recipes.values(), currentVersion, document('contracts/attachment-states.md'))));
 
-  test('every row of docs/failures.md names a test that exists', () =>
-    none(testsExist(document('docs/failures.md'), files)));
+  for (const path of ['docs/failures.md', 'docs/cases.md']) {
+    test(`every row of ${path} names a test that exists`, () => none(testsExist(document(path), files)));
+  }
+  test('docs/cases.md has every case, in order, or says that it is not there yet', () =>
+    none(casesComplete(document('docs/cases.md'))));
 
   test('docs/operations.md lists the metrics that the pipeline reports', () =>
     none(metricsEqual(document('docs/operations.md'), modulesIn(files, 'src/'))));

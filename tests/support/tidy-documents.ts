@@ -224,14 +224,14 @@ function hasTitle(file: SourceFile, wanted: readonly string[]): boolean {
   return titlesOf(file).some((titles) => wanted.every((text, index) => fits(titles.at(index - wanted.length), text)));
 }
 
-/** Strings that stand together: those of one object or array, as in a table of cases; and each string by itself. */
+/** Words and numbers that stand together: those of one object or array, as in a table of cases; and each by itself. */
 function casesOf(file: SourceFile): Set<string>[] {
   const known = casesKnown.get(file);
   if (known) return known;
   const cases = [...nodesOf(treeOf(file))].map(({ node }) => {
-    const members = ((node.properties ?? node.elements ?? [node]) as (Tree | null)[]).map((member) =>
-      stringOf(member?.type === 'Property' ? member.value : member),
-    );
+    const members = ((node.properties ?? node.elements ?? [node]) as (Tree | null)[])
+      .map((member) => (member?.type === 'Property' ? (member.value as Tree) : member))
+      .map((value) => stringOf(value) ?? (typeof value?.value === 'number' ? String(value.value) : null));
     return new Set(members.filter((text) => text !== null));
   });
   casesKnown.set(file, cases);
@@ -253,6 +253,25 @@ export function testsExist(document: SourceFile, files: readonly SourceFile[]): 
       return hasTitle(file, titles) ? [] : [`${document.path}:${line} ${path} has no test "${titles.join(' › ')}"`];
     }),
   );
+}
+
+/**
+ * Cases are numbered from 1 without a gap: a row of a table with the column `case` has the number, and one that has no test
+ * yet is a point of the list, `- **12**, …`.
+ */
+export function casesComplete(document: SourceFile): Offence[] {
+  const inTables = tablesOf(document.text)
+    .flatMap((table) => table.rows)
+    .filter((row) => 'case' in row.cells)
+    .map(({ line, cells }) => ({ line, key: cells.case ?? '' }));
+  const inList = document.text.split('\n').flatMap((text, index) => {
+    const number = /^- \*\*(\d+)\*\*/.exec(text)?.[1];
+    return number === undefined ? [] : [{ line: index + 1, key: number }];
+  });
+  const rows = [...inTables, ...inList];
+  if (rows.length === 0) return [`${document.path}:1 has no case`];
+  const last = Math.max(0, ...rows.map(({ key }) => Number(key)).filter(Number.isSafeInteger));
+  return differences(document.path, new Set(Array.from({ length: last }, (_, index) => String(index + 1))), rows);
 }
 
 const topFolders = 'src|tests|docs|contracts|examples|scripts|bench|deploy|\\.ci|\\.github';

@@ -182,9 +182,30 @@ describe('what a document names', () => {
     finds(cell('at a: x y'));
     finds(cell('at b: x y'), /has no test/);
   });
+  test('a title made of numbers is found when they stand together', () => {
+    const table = page(
+      `for (const [wide, high] of [[1, 1_000], [20, 30]]) test(\`a picture of \${wide} × \${high}\`, () => {});`,
+      'tests/n.test.ts',
+    );
+    const cell = (title: string) =>
+      documents.testsExist(page(`| Test |\n|---|\n| tests/n.test.ts › ${title} |`), [table]);
+    finds(cell('a picture of 1 × 1000'));
+    finds(cell('a picture of 1 × 30'), /has no test/);
+  });
   test('a row without a test is caught', () => finds(row(''), /an empty cell/));
   test('a document without any row is caught', () =>
     finds(documents.testsExist(page('# Nothing'), files), /no row with a test/));
+
+  describe('cases', () => {
+    const rows = '| Case | Test |\n|--:|---|\n| 1 | a |\n| 2 | b |\n\n- **3**, which comes later.\n';
+    const check = (text: string) => documents.casesComplete(page(text));
+    test('every number from 1 on, in a table or the list, is no offence', () => finds(check(rows)));
+    test('a case that is gone is caught', () => finds(check(rows.replace('| 2 | b |\n', '')), /:1 lacks: 2/));
+    test('a case that stands there twice is caught', () =>
+      finds(check(`${rows}- **1**, again`), /:7 stands there twice: 1/));
+    test('what is no number is caught', () => finds(check(rows.replace('| 2 |', '| two |')), /two/, /lacks: 2/));
+    test('a document without cases is caught', () => finds(check('# Cases'), /no case/));
+  });
 
   test('a path that does not exist is caught, in words and in links', () =>
     finds(
