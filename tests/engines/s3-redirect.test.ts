@@ -16,7 +16,7 @@ import { freshDatabase } from '../support/postgres.ts';
 import { startRole } from '../support/role.ts';
 import { until } from '../support/until.ts';
 
-const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/landscape_6.jpg'));
+const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/small_6.jpg'));
 
 if (available()) await suite();
 else test('downloads are redirected to a real S3 server', (context) => context.skip(installCommand));
