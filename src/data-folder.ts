@@ -34,7 +34,8 @@ export async function holdFolder(dir: string, log: Log): Promise<HeldFolder> {
   return {
     async release() {
       clearInterval(touching);
-      if ((await read(file)) === tag) await rm(file, { force: true });
+      const found = await read(file).catch(() => null);
+      if (found === tag) await rm(file, { force: true });
     },
   };
 }
@@ -132,6 +133,16 @@ async function isTouched(file: string, tag: string): Promise<boolean> {
   return false;
 }
 
+/** Null when there is none. What is there and cannot be read is no lock of ours: only a person can say what it is. */
 async function read(file: string): Promise<string | null> {
-  return await readFile(file, 'utf8').catch(() => null);
+  try {
+    return await readFile(file, 'utf8');
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === 'ENOENT') return null;
+    throw new StartError(
+      `The lock ${file} cannot be read (${code}): remove it if no Skrepka uses this folder, or choose another with DATA_DIR.`,
+      error,
+    );
+  }
 }
