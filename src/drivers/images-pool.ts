@@ -4,6 +4,8 @@
  * It knows nothing of jobs. A child is counted from its start until it is removed or has ended, whichever comes first,
  * so that its replacement starts at once and never waits for a funeral.
  */
+
+import { describe } from '../errors.ts';
 import type { Log, Meter } from '../pipeline/ports.ts';
 import { bareDataBytes, type ChildSettings, type Death, type RenderChild, startChild } from './images-process.ts';
 
@@ -60,10 +62,7 @@ export function createChildPool(deps: Deps, settings: PoolSettings): ChildPool {
     restart: null,
     closed: false,
   };
-  void bareDataBytes().then((bareBytes) => {
-    pool.bareBytes = bareBytes;
-    fill(pool);
-  });
+  learnBareBytes(pool);
   return {
     take() {
       const [child] = pool.idle;
@@ -89,6 +88,21 @@ export function createChildPool(deps: Deps, settings: PoolSettings): ChildPool {
       await Promise.all(ends);
     },
   };
+}
+
+/** Asks until it is told: on a machine that is very busy the first answer may not come in time. */
+function learnBareBytes(pool: Pool): void {
+  if (pool.closed) return;
+  bareDataBytes().then(
+    (bareBytes) => {
+      pool.bareBytes = bareBytes;
+      fill(pool);
+    },
+    (error: unknown) => {
+      pool.log.error({ error: describe(error) }, 'the memory of an empty process could not be measured, asks again');
+      setTimeout(() => learnBareBytes(pool), restartMsMax).unref();
+    },
+  );
 }
 
 function fill(pool: Pool): void {

@@ -122,18 +122,19 @@ export function startChild(settings: ChildSettings): RenderChild {
 }
 
 /**
- * What an empty Node process of this build counts as data before it holds any, bytes; 0 where nobody tells.
+ * What an empty Node process of this build counts as data before it holds any, bytes; 0 where the system does not tell.
+ * Rejects when the process did not answer: then nothing is known, and a guess of 0 would kill every child at its birth.
  *
  * V8 reserves its code range as writable memory: of the 560 MiB that Node 24 starts with on x64, 512 are never touched,
  * yet RLIMIT_DATA counts them, and a limit of 500 MiB kills the process at its birth. So the limit begins above them,
  * and the amount is asked for instead of assumed, because it differs by processor and version.
  */
-export function bareDataBytes(): Promise<number> {
-  const script = "process.stdout.write(require('node:fs').readFileSync('/proc/self/status', 'utf8'))";
-  return new Promise((resolve) => {
-    execFile(process.execPath, ['-e', script], { env: environment, timeout: 10_000 }, (error, stdout) => {
-      const kibibytes = error ? undefined : /^VmData:\s+(\d+) kB$/m.exec(stdout)?.[1];
-      resolve(Number(kibibytes ?? 0) * 1024);
+export function bareDataBytes(timeoutMs = 30_000): Promise<number> {
+  const read = "try{process.stdout.write(require('node:fs').readFileSync('/proc/self/status','utf8'))}catch{}";
+  return new Promise((resolve, reject) => {
+    execFile(process.execPath, ['-e', read], { env: environment, timeout: timeoutMs }, (error, stdout) => {
+      if (error) return reject(error);
+      resolve(Number(/^VmData:\s+(\d+) kB$/m.exec(stdout)?.[1] ?? 0) * 1024);
     });
   });
 }

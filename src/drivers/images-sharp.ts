@@ -7,7 +7,14 @@
  */
 import { SkrepkaError } from '../errors.ts';
 import { isImageType } from '../pipeline/attachment.ts';
-import type { Images, Log, Meter, Rendering, RenderLimits } from '../pipeline/ports.ts';
+import {
+  type Images,
+  ImagesError,
+  type Log,
+  type Meter,
+  type Rendering,
+  type RenderLimits,
+} from '../pipeline/ports.ts';
 import { type ChildPool, createChildPool } from './images-pool.ts';
 import type { RenderChild } from './images-process.ts';
 import { type Answer, type Job, renderingOf } from './images-protocol.ts';
@@ -50,7 +57,7 @@ const closedReason = 'rendering was closed';
 
 /**
  * Renders with sharp in child processes, which are started at once. Beside the codes of the port, `render` rejects with
- * `internal` where the fault is not the picture's: no source, no room for the outputs, no child that starts, closed.
+ * `internal` where the fault is not the picture's: no source, no room for the outputs; `ImagesError` where no child starts, or it is closed.
  * `meter` counts `render_children_replaced_total` by reason.
  */
 export function createSharpImages(deps: { log: Log; meter?: Meter }, settings: SharpImagesSettings): Images {
@@ -94,7 +101,7 @@ export function createSharpImages(deps: { log: Log; meter?: Meter }, settings: S
     for (const entry of waiting) {
       waiting.delete(entry);
       entry.signal.removeEventListener('abort', entry.onAbort);
-      entry.reject(new SkrepkaError('internal', { log: reason }));
+      entry.reject(new ImagesError(reason));
     }
   }
 
@@ -123,8 +130,8 @@ export function createSharpImages(deps: { log: Log; meter?: Meter }, settings: S
 }
 
 /** Closing kills children under their jobs; that is nobody's crash. */
-function closedError(cause?: unknown): SkrepkaError {
-  return new SkrepkaError('internal', { log: closedReason, cause });
+function closedError(cause?: unknown): ImagesError {
+  return new ImagesError(closedReason, cause);
 }
 
 /** Throws `internal` for a type that is never rendered: asking for it is a mistake of the caller. */

@@ -14,6 +14,7 @@ import {
   BlobError,
   type Blobs,
   type Clock,
+  ImagesError,
   type Log,
   type Meter,
   type Reach,
@@ -144,9 +145,10 @@ export async function giveUp(
     const delayMs = Math.max(settings.releaseMs, breaker.mayCloseInMs());
     return release(claim, `${dependency} is down`, delayMs, deps, settings);
   }
-  if (error instanceof ScratchError) {
-    deps.log.error({ ...fields, error: describe(error) }, 'worker: its own disk failed, gives its claim back');
-    return release(claim, 'the disk of the worker failed', settings.releaseMs, deps, settings);
+  if (error instanceof ScratchError || error instanceof ImagesError) {
+    const part = error instanceof ScratchError ? 'disk' : 'renderer';
+    deps.log.error({ ...fields, error: describe(error) }, `worker: its own ${part} failed, gives its claim back`);
+    return release(claim, `the ${part} of the worker failed`, settings.releaseMs, deps, settings);
   }
   const code: Code =
     error instanceof SkrepkaError ? error.code : error instanceof BlobError ? 'storage_unavailable' : 'internal';

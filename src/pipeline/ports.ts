@@ -201,11 +201,19 @@ export interface Rendering {
   readonly variants: readonly RenderedVariant[];
 }
 
+/** No picture can be rendered here at the moment: no child starts, or the driver is closed. No job's fault. */
+export class ImagesError extends Error {
+  constructor(message: string, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause });
+    this.name = 'ImagesError';
+  }
+}
+
 export interface Images {
   /**
    * Probes and renders the picture at `sourcePath` into files inside `outputDir`. Rejects with a `SkrepkaError` whose code
    * is `corrupt_image`, `too_many_pixels`, `too_many_frames`, `too_many_scans`, `render_timeout`, `render_memory` or
-   * `render_crashed`; with the signal's reason when `signal` aborts, after the child was killed. The caller is never
+   * `render_crashed`; with `ImagesError` where it is not the picture's doing; with the signal's reason when `signal` aborts, after the child was killed. The caller is never
    * blocked and never dies of a picture.
    */
   render(

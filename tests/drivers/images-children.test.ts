@@ -1,14 +1,15 @@
 /** The children: isolated, bounded, replaced; and a driver that outlives whatever they do. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { access, mkdtemp, readFile, readlink, rm, writeFile } from 'node:fs/promises';
+import { access, mkdtemp, readdir, readFile, readlink, rm, writeFile } from 'node:fs/promises';
 import { getPriority, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import sharp from 'sharp';
-import { verdictOf } from '../../src/drivers/images-process.ts';
+import { bareDataBytes, verdictOf } from '../../src/drivers/images-process.ts';
 import { type Code, SkrepkaError } from '../../src/errors.ts';
+import { ImagesError } from '../../src/pipeline/ports.ts';
 import {
   checkRendering,
   hostileScript,
@@ -83,8 +84,15 @@ describe('a render that goes wrong', () => {
   test('the slot of a render that never ends is free within its deadline and a second', async () => {
     await checkRendering(await scene.render(small, 'image/png'));
     const warm = await scene.children();
+    const renders = (await readdir(scene.folder)).filter((name) => name.startsWith('out-')).length;
     const startMs = performance.now();
     const stuck = scene.render(small, 'image/png', { name: 'busy' });
+    const isStuck = (): Promise<boolean> =>
+      access(join(scene.folder, `out-${renders + 1}`, 'started')).then(
+        () => true,
+        () => false,
+      );
+    await until('it is stuck', isStuck);
     const behind = scene.render(small, 'image/png').then(() => performance.now() - startMs);
     await assert.rejects(stuck, endsWith('render_timeout'));
     const tookMs = await behind;
@@ -124,10 +132,10 @@ describe('a render that goes wrong', () => {
     assert.equal(verdictOf(7, null, 'x'.repeat(5000)).log.length < 1200, true);
   });
 
-  test('children that cannot start are an internal fault, told instead of waited for', async (t) => {
+  test('children that cannot start are nobody’s failure, told instead of waited for', async (t) => {
     const scene = await openScene({ script: new URL('./no-such-child.ts', import.meta.url) });
     t.after(() => scene.close());
-    await assert.rejects(scene.render(small, 'image/png'), endsWith('internal'));
+    await assert.rejects(scene.render(small, 'image/png'), (error) => error instanceof ImagesError);
     assert.ok(scene.logged.some(({ level }) => level === 'error'));
   });
 });
@@ -217,14 +225,17 @@ describe('giving up and waiting', () => {
   test('closing ends all children and all callers', async () => {
     const scene = await openScene({ children: 1, warmSpare: 1, script: hostileScript });
     const pids = await scene.children();
-    const running = assert.rejects(scene.render(small, 'image/png', { name: 'busy' }), endsWith('internal'));
+    const running = assert.rejects(
+      scene.render(small, 'image/png', { name: 'busy' }),
+      (error) => error instanceof ImagesError,
+    );
     await until('the render has begun', async () => (await started(scene, 1)) === 1);
-    const waiting = assert.rejects(scene.render(small, 'image/png'), endsWith('internal'));
+    const waiting = assert.rejects(scene.render(small, 'image/png'), (error) => error instanceof ImagesError);
     await until('the second call waits', () => called(scene, 2));
     await scene.images.close();
     await Promise.all([running, waiting]);
     assert.ok(pids.every(gone));
-    await assert.rejects(scene.render(small, 'image/png'), endsWith('internal'));
+    await assert.rejects(scene.render(small, 'image/png'), (error) => error instanceof ImagesError);
     await scene.close();
   });
 
@@ -372,4 +383,9 @@ describe('many pictures', () => {
     const grown = (later - warm) / 1024 / 1024;
     assert.ok(grown < 30, `60 renders made it grow by ${grown.toFixed(1)} MiB`);
   });
+});
+
+test('the memory of an empty process is measured or not known, never guessed', async () => {
+  assert.ok((await bareDataBytes()) > 100 * 1024 ** 2);
+  await assert.rejects(bareDataBytes(1));
 });

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { newId } from '../../src/ids.ts';
 import { encodeRing, ringId } from '../../src/pipeline/job.ts';
-import { BlobError, ScratchError } from '../../src/pipeline/ports.ts';
+import { BlobError, ImagesError, ScratchError } from '../../src/pipeline/ports.ts';
 import { away, drained, failing, type Pipeline, ring, settles } from '../support/attempts.ts';
 import { createPipeline } from '../support/pipeline.ts';
 import { createPainter } from '../support/ports-fake.ts';
@@ -193,6 +193,20 @@ describe('an outage is not the job’s fault', () => {
   test('of the worker’s own disk: the claim is given back, nothing is spent', async (t) => {
     const p = await createPipeline(t);
     p.scratch.plan('open', ...Array.from({ length: 3 }, () => ({ before: () => new ScratchError('no space left') })));
+    p.startRelay();
+    p.startWorker();
+    const { attachment } = await p.upload('IMG 1');
+    await p.untilState(attachment.id, 'ready');
+    const job = await p.jobOf(attachment.id);
+    assert.deepEqual([job.failures, job.crashes, job.releases], [0, 0, 3]);
+  });
+
+  test('of the worker’s own renderer: the claim is given back, nothing is spent', async (t) => {
+    let failing = 3;
+    const painter = createPainter(async () => {
+      if (failing-- > 0) throw new ImagesError('no child starts');
+    });
+    const p = await createPipeline(t, {}, painter);
     p.startRelay();
     p.startWorker();
     const { attachment } = await p.upload('IMG 1');
