@@ -9,7 +9,7 @@ import { test } from 'node:test';
 import { encodeRing, ringId } from '../../src/pipeline/job.ts';
 import { openPostgresBroker } from '../support/broker-sql.ts';
 import { register, sha256 } from '../support/client.ts';
-import { complaints, letGo, openChat, openJourney, pathsOf, statusesOf } from '../support/journey.ts';
+import { complaints, filesBelow, letGo, openChat, openJourney, pathsOf, statusesOf } from '../support/journey.ts';
 import { onEnd } from '../support/on-end.ts';
 import { photo } from '../support/pictures.ts';
 import { until } from '../support/until.ts';
@@ -213,8 +213,8 @@ for (const moment of ['queued', 'being processed', 'ready'] as const) {
     }
     if (moment === 'being processed') {
       await letGo(worker, 'worker.storing');
-      // A renewal tells it, or its settle.
-      await until('the worker knows', () => /broken off|"outcome":"cancelled"/.test(worker?.output() ?? ''));
+      const scratch = join(j.dataDir, 'scratch');
+      await until('the worker has let go of it', async () => (await filesBelow(scratch)).length === 0);
     }
     worker ??= await j.start(['worker']);
     await j.assertTidy();
