@@ -39,7 +39,9 @@ const portWaitMs = 5_000;
 export async function supervise(deps: SupervisorDeps, config: Config): Promise<number> {
   const lifecycle = createLifecycle(deps, { graceMs: config.drainMs + reserveMs });
   try {
-    await start(deps, config, lifecycle);
+    // A step of the start can hang where no signal reaches it; the end of the process does not wait for it.
+    const code = await Promise.race([start(deps, config, lifecycle), lifecycle.ended]);
+    if (typeof code === 'number') return code;
   } catch (error) {
     const wasTold = lifecycle.draining.aborted;
     if (!wasTold) lifecycle.stop('the start failed');

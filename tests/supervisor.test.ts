@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import test from 'node:test';
 import { onEnd } from './support/on-end.ts';
+import { freshDatabase } from './support/postgres.ts';
 import { commandOf, isAlive, type Started, startCommand } from './support/started.ts';
 import { until } from './support/until.ts';
 
@@ -283,4 +284,22 @@ test('a DATABASE_URL that leads nowhere is refused with one sentence without its
     /^skrepka: The database cannot be brought to the schema of this build: .*ECONNREFUSED.*\.$/,
   );
   assert.doesNotMatch(started.stdout() + started.stderr(), /geheim/);
+});
+
+test('Ctrl-C ends a start that hangs in a step which no signal reaches', { timeout: 60_000 }, async (t) => {
+  const { start } = await prepare(t);
+  const { url, pool } = await freshDatabase(t);
+  const holder = await pool.connect();
+  try {
+    await holder.query('begin');
+    await holder.query('lock table migrations in access exclusive mode');
+    const started = start({ DATABASE_URL: url });
+    await until('the start waits for the lock', async () => {
+      const { rowCount } = await pool.query('select 1 from pg_locks where not granted');
+      return rowCount !== null && rowCount > 0;
+    });
+    await started.ctrlC();
+  } finally {
+    holder.release(true);
+  }
 });

@@ -42,6 +42,10 @@ interface UploadSettings {
 export function openUpload(request: UploadRequest, settings: UploadSettings): Intake {
   const { headers } = request.raw;
   // What is stored is what is sent; a coded body would be published with its coding and without a word about it.
+  // RFC 9112, section 6.1: what is coded for the transfer would be stored in its coding.
+  if (!/^(chunked)?$/i.test(headers['transfer-encoding']?.trim() ?? '')) {
+    throw new SkrepkaError('unsupported_media_type', { members: { field: 'transfer-encoding' } });
+  }
   const coding = headers['content-encoding']?.trim().toLowerCase() ?? 'identity';
   if (coding !== 'identity')
     throw new SkrepkaError('unsupported_media_type', { members: { field: 'content-encoding' } });

@@ -71,7 +71,7 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
     if (!key) return { attachment: await takeIn(upload, body, null), replayed: false };
 
     const reservation = await mapped(store.reserve({ ...key, token, leaseMs: settings.reservationMs }));
-    if (reservation.kind === 'in_flight') throw inFlight(reservation.retryAfterSeconds);
+    if (reservation.kind === 'in_flight') throw inFlight(Math.min(reservation.retryAfterSeconds, retryAfterSecondsMax));
     if (reservation.kind === 'answered') return { attachment: await replay(upload, body, reservation), replayed: true };
     const done = new AbortController();
     void keepReserved({ ...key, token }, done.signal);
@@ -90,7 +90,7 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
     const { startedAt } = await mapped(store.admit(upload.userId));
     const id = clock.newId();
     const staging = stagingKey(id);
-    const received = receive(upload, body, deps.sniffer, settings);
+    const received = receive(upload, body, deps, settings);
     upload.onAccepting?.();
     try {
       const { size } = await blobs.put(staging, received.bytes, { signal: upload.signal });
@@ -160,7 +160,7 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
     body: AsyncIterable<Uint8Array>,
     answered: { fingerprint: string; resultId: string },
   ) {
-    const received = receive(upload, body, deps.sniffer, settings);
+    const received = receive(upload, body, deps, settings);
     upload.onAccepting?.();
     for await (const _ of received.bytes) upload.signal.throwIfAborted();
     const { alt, sha256 } = await upload.trailer();
@@ -185,7 +185,13 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
 }
 
 /** Counts, hashes and recognises a body while it passes. `facts` are those of a body that has passed whole. */
-function receive(upload: Upload, body: AsyncIterable<Uint8Array>, sniffer: Sniffer, settings: AcceptSettings) {
+function receive(
+  upload: Upload,
+  body: AsyncIterable<Uint8Array>,
+  { sniffer, clock }: AcceptDeps,
+  settings: AcceptSettings,
+) {
+  const startedMs = clock.monotonicMs();
   const hash = createHash('sha256');
   let size = 0;
   let head: Uint8Array = new Uint8Array(0);
@@ -195,6 +201,8 @@ function receive(upload: Upload, body: AsyncIterable<Uint8Array>, sniffer: Sniff
     for await (const chunk of body) {
       size += chunk.length;
       if (size > settings.uploadBytesMax) throw tooLarge(settings);
+      // The commit compares the database's clock; this one only ends earlier what that would refuse anyway.
+      if (clock.monotonicMs() - startedMs > settings.uploadMsMax) throw new SkrepkaError('upload_expired');
       hash.update(chunk);
       if (!type) {
         head = Buffer.concat([head, chunk.subarray(0, sniffer.headBytes - head.length)]);
@@ -235,6 +243,8 @@ function fingerprint(upload: Upload, sha256: string, alt: string | null): string
 
 const tooLarge = (settings: AcceptSettings) =>
   new SkrepkaError('file_too_large', { members: { limit: settings.uploadBytesMax } });
+/** A reservation lasts for a dead process; a living one is usually done much sooner. */
+const retryAfterSecondsMax = 5;
 const inFlight = (retryAfterSeconds: number) => new SkrepkaError('idempotency_in_flight', { retryAfterSeconds });
 const unavailable = (cause: StoreError) => new SkrepkaError('unavailable', { cause, retryAfterSeconds: 5 });
 

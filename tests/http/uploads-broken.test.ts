@@ -230,6 +230,7 @@ describe('Expect: 100-continue', () => {
       [uploadHead('skr_wrong', { 'content-length': 10, ...expect }), 'unauthorized'],
       [uploadHead(ada.token, { 'content-length': 9_999_999, ...expect }), 'file_too_large'],
       [uploadHead(ada.token, { 'content-length': 10, 'content-encoding': 'br', ...expect }), 'unsupported_media_type'],
+      [uploadHead(ada.token, { 'transfer-encoding': 'gzip, chunked', ...expect }), 'unsupported_media_type'],
       [uploadHead(ada.token, { 'content-length': 10, 'repr-digest': 'x', ...expect }), 'validation'],
       [formUpload(ada.token, Buffer.alloc(2_000_000), expect)[0], 'file_too_large'],
     ];

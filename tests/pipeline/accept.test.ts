@@ -7,6 +7,7 @@ import type { Upload } from '../../src/pipeline/accept.ts';
 import { BlobError } from '../../src/pipeline/ports.ts';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { chunks, createPipeline } from '../support/pipeline.ts';
+import { takes } from '../support/ports-fake.ts';
 import { until } from '../support/until.ts';
 
 type Pipeline = Awaited<ReturnType<typeof createPipeline>>;
@@ -124,6 +125,18 @@ describe('a refusal', () => {
         until('2 ms', async () => (await p.pool.query('select pg_sleep(0.002)')).rowCount).then(() => undefined),
     });
     await assert.rejects(p.upload('IMG 1'), refusal('upload_expired'));
+    await assertNothingKept(p);
+  });
+
+  test('of an upload that trickles for ever comes when its time is over, not at its end', async (t) => {
+    const p = await createPipeline(t, { uploadMsMax: 300, uploadBytesMax: 300 });
+    async function* trickle() {
+      for (;;) {
+        await takes(20);
+        yield Buffer.from('x');
+      }
+    }
+    await assert.rejects(p.upload(trickle()), refusal('upload_expired'));
     await assertNothingKept(p);
   });
 
