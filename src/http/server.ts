@@ -69,7 +69,9 @@ export async function createServer(deps: HttpDeps, settings: HttpSettings): Prom
   app.addHook('onRequest', async (request, reply) => {
     setFrameHeaders(request, reply);
     // Not `onResponse`: that one says nothing of a client that went away before its answer.
-    reply.raw.once('close', () => logAnswer(deps, request, reply));
+    // The framework's own clock of a reply runs only with its logger or its `onResponse`.
+    const startedMs = deps.clock.monotonicMs();
+    reply.raw.once('close', () => logAnswer(deps, request, reply, deps.clock.monotonicMs() - startedMs));
     refuseUnroutable(request, methods);
   });
   app.addHook('onRequest', authenticate(deps.people));
@@ -155,10 +157,10 @@ function stackOf(error: SkrepkaError): string | undefined {
   return error.code !== 'internal' ? undefined : ((error.cause as Error | undefined)?.stack ?? error.stack);
 }
 
-function logAnswer(deps: HttpDeps, request: FastifyRequest, reply: FastifyReply): void {
+function logAnswer(deps: HttpDeps, request: FastifyRequest, reply: FastifyReply, tookMs: number): void {
   const route = request.routeOptions.url ?? 'none';
-  const { statusCode, elapsedTime } = reply;
-  deps.meter.observe('http_request_seconds', elapsedTime / 1000, {
+  const { statusCode } = reply;
+  deps.meter.observe('http_request_seconds', tookMs / 1000, {
     method: request.method,
     route,
     status: String(statusCode),
@@ -168,7 +170,7 @@ function logAnswer(deps: HttpDeps, request: FastifyRequest, reply: FastifyReply)
     method: request.method,
     route,
     status: statusCode,
-    ms: Math.round(elapsedTime),
+    ms: Math.round(tookMs),
     userId: request.user?.id,
     ...(reply.raw.writableFinished ? {} : { aborted: true }),
   };

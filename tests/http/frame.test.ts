@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
 import type { HttpDeps } from '../../src/http/app.ts';
 import { StoreError } from '../../src/pipeline/store.ts';
-import { assertProblem } from '../support/api.ts';
+import { assertProblem, startApi } from '../support/api.ts';
+import { until } from '../support/until.ts';
 import { dial, nothing, startUploads, uploadHead } from '../support/uploads.ts';
 
 const anId = '019a0000-0000-7000-8000-000000000000';
@@ -284,4 +285,19 @@ describe('the reference at /docs', () => {
     const document = (await (await fetch(`${url}/docs/openapi.json`)).json()) as { openapi: string };
     assert.equal(document.openapi, '3.1.0');
   });
+});
+
+it('a request is timed from its arrival to its answer, in log and metrics', async (t) => {
+  const observed: number[] = [];
+  let nowMs = 0;
+  const { call, lines } = await startApi(t, {
+    deps: (real) => ({
+      // Every look at the clock is 250 ms later than the one before.
+      clock: { ...real.clock, monotonicMs: () => (nowMs += 250) },
+      meter: { count() {}, observe: (_name, seconds) => void observed.push(seconds) },
+    }),
+  });
+  await call('GET /v1/limits');
+  await until('it is logged', () => lines.some((line) => line.includes('"ms":')));
+  assert.ok(observed.length > 0 && observed.every((seconds) => seconds >= 0.25), String(observed));
 });
