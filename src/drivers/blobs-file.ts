@@ -13,6 +13,7 @@ import { constants } from 'node:fs';
 import { copyFile, type FileHandle, link, open as openFile, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { Readable } from 'node:stream';
+import { interruptible } from '../pipeline/blob-body.ts';
 import { checkBlobKey, checkBlobPrefix } from '../pipeline/blob-key.ts';
 import { type BlobEntry, BlobError, type Blobs, type ByteRange } from '../pipeline/ports.ts';
 import { codeOf, faultOf, ignoreMissing, ignoreMissingObject, io } from './blobs-file/faults.ts';
@@ -198,36 +199,6 @@ async function writeAll(handle: FileHandle, body: AsyncIterable<Uint8Array>, wri
 async function writeWhole(handle: FileHandle, bytes: Uint8Array): Promise<void> {
   for (let done = 0; done < bytes.length; ) {
     done += (await handle.write(bytes, done, bytes.length - done, null)).bytesWritten;
-  }
-}
-
-/**
- * The body, ended early when the signal aborts. A body that hangs cannot hold the put: neither `next` nor `return` is
- * awaited then. One listener for the whole body: racing every chunk against one promise would grow with each.
- */
-async function* interruptible(body: AsyncIterable<Uint8Array>, signal: AbortSignal | undefined) {
-  const iterator = body[Symbol.asyncIterator]();
-  let interrupt: ((reason: unknown) => void) | null = null;
-  const onAbort = () => interrupt?.(signal?.reason);
-  signal?.addEventListener('abort', onAbort);
-  let ended = false;
-  try {
-    for (;;) {
-      signal?.throwIfAborted();
-      const step = await new Promise<IteratorResult<Uint8Array>>((resolve, reject) => {
-        interrupt = reject;
-        iterator.next().then(resolve, (error: unknown) => {
-          ended = true;
-          reject(error);
-        });
-      });
-      ended = step.done === true;
-      if (step.done) return;
-      yield step.value;
-    }
-  } finally {
-    signal?.removeEventListener('abort', onAbort);
-    if (!ended) void Promise.resolve(iterator.return?.()).catch(() => {});
   }
 }
 
