@@ -17,7 +17,7 @@ import type { Role } from '../../src/roles.ts';
 import { register } from '../support/client.ts';
 import { onEnd } from '../support/on-end.ts';
 import { freshDatabase } from '../support/postgres.ts';
-import { type Action, type RoleProcess, startRole } from '../support/role.ts';
+import { type Action, type RoleProcess, shortTimes, startRole } from '../support/role.ts';
 import { until } from '../support/until.ts';
 
 /** Engines that nobody else uses. What they hold is gone when `t` ends. */
@@ -61,22 +61,7 @@ export function journeys(name: string, open: OpenEngines): void {
 /** Small, so that a busy machine renders it well within the short times of these tests. */
 export const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/small_6.jpg'));
 
-/** Short times, in the same relations as the defaults. */
-const times = {
-  LEASE: '6s',
-  RENEW: '1500ms',
-  LEASE_RESERVE: '1s',
-  LEASE_MARGIN: '50ms',
-  RENDER_TIMEOUT: '5s',
-  BROKER_REDELIVERY: '7s',
-  RING_RETRY: '1s',
-  PUBLISH_TIMEOUT: '500ms',
-  RERING: '1s',
-  STARVED: '1s',
-  CLEANUP_GRACE: '6s',
-  JANITOR_INTERVAL: '100ms',
-  IDEMPOTENCY_LEASE: '2s',
-};
+const times = { ...shortTimes, IDEMPOTENCY_LEASE: '2s' };
 
 /** Starts roles on fresh engines, and looks at what they made. */
 export async function scene(t: TestContext, open: OpenEngines = embedded) {

@@ -1,44 +1,16 @@
 /** The `file:` driver: the suite of the port, and what only a folder can get wrong. */
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { access, link, lstat, mkdir, mkdtemp, readdir, rm, stat, symlink, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { fileURLToPath, pathToFileURL } from 'node:url';
+import { pathToFileURL } from 'node:url';
 import { createFileBlobs, type FileBlobsSettings } from '../../src/drivers/blobs-file.ts';
 import { processTag } from '../../src/process-tag.ts';
 import { fault, keysOf, read, sameBytes } from '../contract/blobs/expect.ts';
-import { type BlobsHarness, blobsContract, type PutElsewhere, type RunningPut } from '../contract/blobs.ts';
+import { type BlobsHarness, blobsContract, type RunningPut } from '../contract/blobs.ts';
 import { noise, pieces } from '../support/bytes.ts';
-
-const childPath = fileURLToPath(new URL('../support/blobs-put-child.ts', import.meta.url));
-
-async function putInChild(dir: string, task: PutElsewhere): Promise<RunningPut> {
-  const argument = JSON.stringify({ url: pathToFileURL(dir).href, ...task });
-  const child = spawn(process.execPath, [childPath, argument], { stdio: ['ignore', 'pipe', 'inherit'] });
-  const gone = once(child, 'exit');
-  let said = '';
-  let waiting: { position: number; resolve: () => void }[] = [];
-  const positionOf = () => Math.max(-1, ...[...said.matchAll(/^at (\d+)$/gm)].map(([, at]) => Number(at)));
-  child.stdout.setEncoding('utf8').on('data', (text: string) => {
-    said += text;
-    waiting = waiting.filter(({ position, resolve }) => positionOf() < position || resolve());
-  });
-  return {
-    async asked(position) {
-      if (positionOf() >= position) return;
-      const reached = new Promise<void>((resolve) => waiting.push({ position, resolve }));
-      await Promise.race([reached, gone.then(() => assert.fail('the putting process ended by itself'))]);
-    },
-    async kill() {
-      child.kill('SIGKILL');
-      await gone;
-      return { resolved: said.includes('done\n') };
-    },
-  };
-}
+import { putInChild } from '../support/put-elsewhere.ts';
 
 /** Leavings of processes that were killed are the sweep's, which has its own tests: only a living process may leave nothing. */
 async function residueOf(dir: string): Promise<string[]> {
@@ -54,7 +26,7 @@ function opener(settings: FileBlobsSettings): () => Promise<BlobsHarness> {
       blobs: createFileBlobs({ dir }, settings),
       residue: () => residueOf(dir),
       async putElsewhere(task) {
-        const put = await putInChild(dir, task);
+        const put = putInChild({ url: pathToFileURL(dir).href, ...task });
         puts.push(put);
         return put;
       },
@@ -134,7 +106,14 @@ test('a start sweeps the temporary files of dead processes and of strangers afte
   withDir(async (dir) => {
     const first = createFileBlobs({ dir });
     await first.health();
-    const put = await putInChild(dir, { key: 'a/b', size: 3_000_000, seed: 1, pieceBytes: 1000, hangAt: 2_000_000 });
+    const put = putInChild({
+      url: pathToFileURL(dir).href,
+      key: 'a/b',
+      size: 3_000_000,
+      seed: 1,
+      pieceBytes: 1000,
+      hangAt: 2_000_000,
+    });
     try {
       await put.asked(2_000_000);
       const temporary = join(dir, '.tmp');

@@ -12,26 +12,11 @@ import type { Role } from '../../src/roles.ts';
 import type { register } from './client.ts';
 import { onEnd } from './on-end.ts';
 import { freshDatabase } from './postgres.ts';
-import { type Action, type RoleProcess, startRole } from './role.ts';
+import { type Action, type RoleProcess, shortTimes, startRole } from './role.ts';
 import { until } from './until.ts';
 
-/** Short times, in the same relations as the defaults. */
-const quick = {
-  LEASE: '6s',
-  RENEW: '1500ms',
-  LEASE_RESERVE: '1s',
-  LEASE_MARGIN: '50ms',
-  RENDER_TIMEOUT: '5s',
-  BROKER_REDELIVERY: '7s',
-  RING_RETRY: '1s',
-  PUBLISH_TIMEOUT: '500ms',
-  RERING: '1s',
-  STARVED: '1s',
-  CLEANUP_GRACE: '6s',
-  JANITOR_INTERVAL: '100ms',
-  RETRY_FLOOR: '50ms',
-  RETRY_BASE: '50ms',
-};
+/** Retries soon besides: these journeys fail on purpose. */
+const quick = { ...shortTimes, RETRY_FLOOR: '50ms', RETRY_BASE: '50ms' };
 
 export type User = Awaited<ReturnType<typeof register>>;
 

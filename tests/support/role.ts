@@ -18,6 +18,22 @@ export type FromRole =
   | { readonly kind: 'reached'; readonly point: Point; readonly subject: string }
   | { readonly kind: 'done'; readonly number: number };
 
+/** Settings of journeys: short times, in the same relations as the defaults. */
+export const shortTimes = {
+  LEASE: '6s',
+  RENEW: '1500ms',
+  LEASE_RESERVE: '1s',
+  LEASE_MARGIN: '50ms',
+  RENDER_TIMEOUT: '5s',
+  BROKER_REDELIVERY: '7s',
+  RING_RETRY: '1s',
+  PUBLISH_TIMEOUT: '500ms',
+  RERING: '1s',
+  STARVED: '1s',
+  CLEANUP_GRACE: '6s',
+  JANITOR_INTERVAL: '100ms',
+} as const;
+
 export interface RoleOptions {
   readonly roles: readonly Role[];
   readonly databaseUrl: string;
