@@ -123,9 +123,10 @@ function lineCases(server: ValkeyServer): void {
     const waiting = receive(consumer);
     await publish(broker, 'first');
     await (await waiting).ack();
-    const again = receive(consumer);
-    proxy.swallow('answers');
     await publish(beside, 'taken');
+    // Asked for once its answer cannot come: an earlier take would be the one that hangs, and find nothing.
+    proxy.swallow('answers');
+    const again = receive(consumer);
     await until('it is taken', async () => (await beside.depth()).inFlight === 1);
     proxy.cutAll();
     proxy.swallow('nothing');
