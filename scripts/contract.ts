@@ -9,7 +9,8 @@ import { loadConfig } from '../src/config.ts';
 import type { HttpDeps } from '../src/http/app.ts';
 import { openApiDocument } from '../src/http/docs.ts';
 import { createServer } from '../src/http/server.ts';
-import { type Setting, table } from '../src/settings.ts';
+import type { Setting } from '../src/setting.ts';
+import { table } from '../src/settings.ts';
 import { composeExample } from './compose-settings.ts';
 
 const root = path.resolve(import.meta.dirname, '..');

@@ -6,7 +6,8 @@
 import { readFileSync } from 'node:fs';
 import { availableParallelism, totalmem } from 'node:os';
 import { resolve } from 'node:path';
-import { day, gibi, hour, mebi, minute, type Setting, table } from './settings.ts';
+import { day, gibi, hour, mebi, minute, type Setting } from './setting.ts';
+import { table } from './settings.ts';
 
 export class ConfigError extends Error {
   readonly problems: readonly string[];
@@ -159,6 +160,18 @@ function relations(c: Config): string[] {
     [
       c.graceMs >= c.leaseMs,
       `CLEANUP_GRACE (${c.graceMs} ms) must be at least LEASE (${c.leaseMs} ms): a worker may still write until its lease ends.`,
+    ],
+    [
+      c.uploadsPerUserMax <= c.uploadsMax,
+      `MAX_UPLOADS_PER_USER (${c.uploadsPerUserMax}) must not be more than MAX_UPLOADS (${c.uploadsMax}).`,
+    ],
+    [
+      c.stagingBytesMax >= c.uploadBytesMax,
+      `MAX_STAGING_BYTES (${c.stagingBytesMax}) must be at least MAX_UPLOAD_BYTES (${c.uploadBytesMax}).`,
+    ],
+    [
+      c.historyRetentionMs >= c.failedRetentionMs,
+      `HISTORY_RETENTION (${c.historyRetentionMs} ms) must be at least FAILED_RETENTION (${c.failedRetentionMs} ms).`,
     ],
     [
       c.orphanMs >= c.uploadMsMax,

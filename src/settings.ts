@@ -4,35 +4,9 @@
  * `config.ts` reads them; `docs/configuration.md` and `.env.example` are generated from here (`npm run contract`).
  */
 
-/** `name` is a lower-case word; `bytes` takes `25MiB`, `512KiB`, `1048576`; `duration` takes `250ms`, `30s`, `5m`, `24h`, `7d`. */
-export type Kind = 'text' | 'name' | 'secret' | 'url' | 'path' | 'choice' | 'int' | 'bytes' | 'duration';
-
-export interface Setting<K extends Kind = Kind> {
-  readonly env: string;
-  readonly kind: K;
-  /** As it would be written in the environment. Empty: unset. */
-  readonly fallback: string;
-  readonly min?: number;
-  readonly max?: number;
-  readonly choices?: readonly string[];
-  readonly group: string;
-  readonly text: string;
-}
-
-const s = <K extends Kind>(
-  group: string,
-  env: string,
-  kind: K,
-  fallback: string,
-  text: string,
-  bounds: { min?: number; max?: number; choices?: readonly string[] } = {},
-): Setting<K> => ({ group, env, kind, fallback, text, ...bounds });
-
-export const minute = 60_000;
-export const hour = 60 * minute;
-export const day = 24 * hour;
-export const mebi = 1024 ** 2;
-export const gibi = 1024 ** 3;
+import { day, gibi, hour, mebi, minute, type Setting, setting as s } from './setting.ts';
+import { engines } from './settings-engines.ts';
+import { limits } from './settings-limits.ts';
 
 export const table = {
   port: s('Server', 'PORT', 'int', '8080', 'Port of the API; 0 takes a free one.', { min: 0, max: 65535 }),
@@ -48,6 +22,17 @@ export const table = {
     choices: ['debug', 'info', 'warn', 'error'],
   }),
   metricsToken: s('Server', 'METRICS_TOKEN', 'secret', '', 'Bearer token for `/metrics` from elsewhere than loopback.'),
+  metricsPort: s(
+    'Server',
+    'METRICS_PORT',
+    'int',
+    '0',
+    'Port on which a process without the API answers `/metrics` and `/health/live`; 0: none.',
+    {
+      min: 0,
+      max: 65535,
+    },
+  ),
   registration: s('Server', 'REGISTRATION', 'choice', 'open', 'Whether anyone may register.', {
     choices: ['open', 'closed'],
   }),
@@ -67,125 +52,9 @@ export const table = {
     },
   ),
 
-  databaseUrl: s('Engines', 'DATABASE_URL', 'url', '', 'PostgreSQL 15 or later; unset: the embedded one.'),
-  databasePoolMax: s('Engines', 'DATABASE_POOL', 'int', '10', 'Connections to PostgreSQL of one process.', {
-    min: 2,
-    max: 200,
-  }),
-  brokerUrl: s(
-    'Engines',
-    'BROKER_URL',
-    'url',
-    'postgres:',
-    '`postgres:` uses the database, `postgres://…` another one; `nats://…`, `nats+tls://…`, `amqp://…`, `amqps://…`, `valkey://…`, `valkeys://…`, `redis://…`, `rediss://…`.',
-  ),
-  brokerName: s('Engines', 'BROKER_NAME', 'name', 'skrepka', 'Name of the stream, queue or key that the broker holds.'),
-  brokerReplicas: s(
-    'Engines',
-    'BROKER_REPLICAS',
-    'int',
-    '1',
-    'Replicas of the JetStream stream, or initial members of the quorum queue.',
-    {
-      min: 1,
-      max: 7,
-    },
-  ),
-  blobsUrl: s(
-    'Engines',
-    'BLOBS_URL',
-    'url',
-    'file:',
-    '`file:` stores below `DATA_DIR`, `file:///folder` elsewhere; `s3://bucket` in S3.',
-  ),
-  delivery: s(
-    'Engines',
-    'DELIVERY',
-    'choice',
-    'stream',
-    'Whether downloads are streamed or redirected to presigned URLs.',
-    {
-      choices: ['stream', 'redirect'],
-    },
-  ),
-  presignSeconds: s('Engines', 'PRESIGN_SECONDS', 'int', '60', 'Life of a presigned URL: the lag of a revocation.', {
-    min: 1,
-    max: 60,
-  }),
+  ...engines,
 
-  s3Endpoint: s('S3', 'S3_ENDPOINT', 'url', '', '`https://host` of the store; unset: the one of AWS for the region.'),
-  s3PublicEndpoint: s(
-    'S3',
-    'S3_PUBLIC_ENDPOINT',
-    'url',
-    '',
-    'The same as clients reach it, for presigned URLs; unset: `S3_ENDPOINT`.',
-  ),
-  s3Region: s('S3', 'S3_REGION', 'text', 'us-east-1', 'Region of the bucket.'),
-  s3PathStyle: s('S3', 'S3_PATH_STYLE', 'choice', 'yes', 'Bucket in the path instead of in the host name.', {
-    choices: ['yes', 'no'],
-  }),
-  s3Checksums: s(
-    'S3',
-    'S3_CHECKSUMS',
-    'choice',
-    'when_required',
-    'Whether the SDK adds its own checksums; some stores refuse them, and ours are verified in any case.',
-    { choices: ['when_required', 'when_supported'] },
-  ),
-  s3AccessKeyId: s('S3', 'S3_ACCESS_KEY_ID', 'secret', '', 'Access key.'),
-  s3SecretAccessKey: s('S3', 'S3_SECRET_ACCESS_KEY', 'secret', '', 'Secret key.'),
-  s3PartBytes: s('S3', 'S3_PART_BYTES', 'bytes', '8MiB', 'Size of a part; what is smaller is put in one request.', {
-    min: 5 * mebi,
-    max: 512 * mebi,
-  }),
-  s3TimeoutMs: s('S3', 'S3_TIMEOUT', 'duration', '30s', 'Longest wait for an answer of the store.', {
-    min: 100,
-    max: hour,
-  }),
-
-  uploadBytesMax: s('Limits', 'MAX_UPLOAD_BYTES', 'bytes', '25MiB', 'Largest accepted file.', {
-    min: 1,
-    max: 5 * gibi,
-  }),
-  uploadMsMax: s(
-    'Limits',
-    'MAX_UPLOAD_TIME',
-    'duration',
-    '1h',
-    'Longest time from the first byte of an upload to its commit.',
-    {
-      min: 1000,
-      max: day,
-    },
-  ),
-  stallMs: s('Limits', 'UPLOAD_STALL', 'duration', '60s', 'An upload that sends nothing for this long is ended.', {
-    min: 1000,
-    max: hour,
-  }),
-  pixelsMax: s('Limits', 'MAX_PIXELS', 'int', '50000000', 'Width × height × frames of a picture that is rendered.', {
-    min: 1,
-    max: 1e9,
-  }),
-  pixelsMaxAvif: s(
-    'Limits',
-    'MAX_PIXELS_AVIF',
-    'int',
-    '16000000',
-    'The same for AVIF, whose decoder needs far more memory.',
-    {
-      min: 1,
-      max: 1e9,
-    },
-  ),
-  framesMax: s('Limits', 'MAX_FRAMES', 'int', '500', 'Frames of an animation that is rendered.', {
-    min: 1,
-    max: 10_000,
-  }),
-  scansMax: s('Limits', 'MAX_SCANS', 'int', '64', 'Scans of a progressive JPEG that is rendered.', {
-    min: 1,
-    max: 10_000,
-  }),
+  ...limits,
 
   renderConcurrency: s(
     'Rendering',
@@ -256,6 +125,26 @@ export const table = {
       max: hour,
     },
   ),
+
+  pipelineVersion: s(
+    'Jobs',
+    'PIPELINE_VERSION',
+    'int',
+    '0',
+    'Pipeline version of new jobs and of reprocessing; 0: the newest of this build.',
+    {
+      min: 0,
+      max: 1e6,
+    },
+  ),
+  spacingMs: s('Jobs', 'FAIR_SPACING', 'duration', '1s', 'How far apart the turns of one user’s waiting uploads are.', {
+    min: 0,
+    max: hour,
+  }),
+  reprocessWindow: s('Jobs', 'REPROCESS_WINDOW', 'int', '100', 'Unfinished jobs of reprocessing, at most.', {
+    min: 1,
+    max: 1e6,
+  }),
 
   brokerWindow: s('Broker', 'BROKER_WINDOW', 'int', '1000', 'Jobs announced and not yet claimed, at most.', {
     min: 1,
@@ -349,6 +238,39 @@ export const table = {
     min: 0,
     max: 30 * day,
   }),
+  failedRetentionMs: s(
+    'Janitor',
+    'FAILED_RETENTION',
+    'duration',
+    '7d',
+    'How long the original of a failed upload is kept for a replay.',
+    {
+      min: 1000,
+      max: 365 * day,
+    },
+  ),
+  historyRetentionMs: s(
+    'Janitor',
+    'HISTORY_RETENTION',
+    'duration',
+    '90d',
+    'How long the history of a finished job is kept.',
+    {
+      min: 1000,
+      max: 3650 * day,
+    },
+  ),
+  deepSweepMs: s(
+    'Janitor',
+    'DEEP_SWEEP_INTERVAL',
+    'duration',
+    '24h',
+    'Pause between searches through all published objects for those that no row names.',
+    {
+      min: 50,
+      max: 30 * day,
+    },
+  ),
   janitorMs: s('Janitor', 'JANITOR_INTERVAL', 'duration', '5s', 'Pause between the rounds of the janitor.', {
     min: 50,
     max: hour,

@@ -5,7 +5,7 @@
  */
 import { type Code, catalogue, SkrepkaError } from '../errors.ts';
 import { jobStates } from '../pipeline/job.ts';
-import type { JobEvent, JobView, QueueView } from '../pipeline/store.ts';
+import type { JobEvent, JobView, QueueView } from '../pipeline/registry.ts';
 import type { App, HttpDeps, HttpSettings } from './app.ts';
 import {
   Id,
@@ -123,7 +123,7 @@ export function operatorRoutes(app: App, deps: HttpDeps, _settings: HttpSettings
       },
     },
     async ({ query }) => {
-      const filter = { state: query.state ?? null, errorCode: query.error_code ?? null };
+      const filter = { state: query.state ?? null, errorCode: query.error_code ?? null, ownerId: null };
       const page = await deps.store.listJobs({ ...filter, ...pageRequest(query) });
       return { items: page.items.map(shapeJob), next_cursor: page.nextCursor };
     },

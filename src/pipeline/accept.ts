@@ -34,6 +34,7 @@ export interface AcceptSettings {
   readonly uploadBytesMax: number;
   readonly uploadMsMax: number;
   readonly idempotencyMs: number;
+  readonly spacingMs: number;
   /** Life of a key's reservation unless extended; it is extended at a third of it. */
   readonly reservationMs: number;
 }
@@ -87,7 +88,7 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
   }
 
   async function takeIn(upload: Upload, body: AsyncIterable<Uint8Array>, key: (KeyName & { token: string }) | null) {
-    const { startedAt } = await mapped(store.admit(upload.userId));
+    const { startedAt } = await mapped(store.arrive(upload.userId));
     const id = clock.newId();
     const staging = stagingKey(id);
     const received = receive(upload, body, deps, settings);
@@ -117,6 +118,7 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
         traceparent: upload.traceparent,
         startedAt,
         uploadMsMax: settings.uploadMsMax,
+        spacingMs: settings.spacingMs,
         reservation: key && {
           ...key,
           fingerprint: fingerprint(upload, facts.sha256, alt),

@@ -14,6 +14,7 @@ export const attachmentTransitions: readonly { from: AttachmentState; to: Attach
   { from: 'processing', to: 'queued', by: 'retry, release' },
   { from: 'processing', to: 'ready', by: 'settle' },
   { from: 'processing', to: 'failed', by: 'settle, claim of a spent budget' },
+  { from: 'failed', to: 'queued', by: 'replay' },
 ];
 
 export type Kind = 'image' | 'file';

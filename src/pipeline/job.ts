@@ -11,7 +11,7 @@ export type JobState = (typeof jobStates)[number];
 
 /** From → to, with what does it. `null` is "no row yet". */
 export const jobTransitions: readonly { from: JobState | null; to: JobState; by: string }[] = [
-  { from: null, to: 'queued', by: 'accept' },
+  { from: null, to: 'queued', by: 'accept, reprocess' },
   { from: 'queued', to: 'processing', by: 'claim' },
   { from: 'processing', to: 'processing', by: 'claim after a lease ended (crash)' },
   { from: 'processing', to: 'queued', by: 'retry, release' },
@@ -20,6 +20,8 @@ export const jobTransitions: readonly { from: JobState | null; to: JobState; by:
   { from: 'processing', to: 'failed', by: 'settle, claim of a spent budget' },
   { from: 'queued', to: 'cancelled', by: 'delete' },
   { from: 'processing', to: 'cancelled', by: 'delete' },
+  { from: 'failed', to: 'queued', by: 'replay' },
+  { from: 'succeeded', to: 'queued', by: 'rebuild of lost variants' },
 ];
 
 /** Where an attempt stands: every write of its result compares all of these with the row. */

@@ -4,7 +4,8 @@
  * It knows nothing of jobs, brokers or objects, so messages keep working while workers, broker or storage are down.
  */
 import type { Chat, Message, Role, User } from './message.ts';
-import type { KeyName, Page, PageRequest } from './store.ts';
+import type { Page, PageRequest } from './registry.ts';
+import type { KeyName } from './store.ts';
 
 export type SendResult =
   | { readonly kind: 'sent'; readonly message: Message }

@@ -128,7 +128,7 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
   /** Re-rings wait for three times what claims wait lately: under load a slow queue is not a lost message. */
   async function refreshBase() {
     if (clock.monotonicMs() - baseAtMs < waitRefreshMs) return;
-    baseMs = Math.max(settings.reringMs, 3 * (await store.recentWaitMs()));
+    baseMs = Math.max(settings.reringMs, 3 * (await store.recentPace()).waitMs);
     baseAtMs = clock.monotonicMs();
   }
 

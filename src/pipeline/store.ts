@@ -9,6 +9,7 @@
 import type { Code } from '../errors.ts';
 import type { Attachment, AttachmentState, Kind, Variant } from './attachment.ts';
 import type { Attempt, Budgets, JobState, Ring } from './job.ts';
+import type { Page, PageRequest, Registry } from './registry.ts';
 
 export class StoreError extends Error {
   readonly fault: 'unavailable' | 'unknown';
@@ -54,10 +55,31 @@ export interface NewAttachment {
   /** From `admit`, on the database clock. */
   readonly startedAt: string;
   readonly uploadMsMax: number;
+  /** How far apart the turns of one user's waiting jobs are: what makes places fair among users. */
+  readonly spacingMs: number;
   /** The reservation that this answers, if the request had a key. */
   readonly reservation:
     | (KeyName & { readonly token: string; readonly fingerprint: string; readonly keepMs: number })
     | null;
+}
+
+/** What admission control knows of a user when an upload begins, and the beginning itself on the database clock. */
+export interface Arrival {
+  readonly startedAt: string;
+  /** Unfinished jobs of the user's uploads. */
+  readonly pending: number;
+  /** Uploads of the user that were accepted within the last minute. */
+  readonly lately: number;
+}
+
+/** What admission control knows of the whole system. */
+export interface Load {
+  /** Queued jobs of uploads; reprocessing has its own throttle and is not in it. */
+  readonly queued: number;
+  /** Bytes of originals that are not published and not given up. */
+  readonly stagingBytes: number;
+  /** Finished jobs, mean of the last minute. */
+  readonly finishedPerSecond: number;
 }
 
 /** `too_old`: longer on its way than `uploadMsMax`. `reservation_lost`: its key is no longer held under its token. In both cases nothing was written. */
@@ -121,86 +143,27 @@ export interface Cleanup {
   readonly passes: number;
 }
 
-/* --------------------------------------------------------------------- reads */
-
-export interface JobView {
-  readonly id: string;
-  readonly attachmentId: string;
-  readonly ownerId: string;
-  readonly version: number;
-  readonly state: JobState;
-  readonly attempts: number;
-  readonly failures: number;
-  readonly crashes: number;
-  readonly releases: number;
-  readonly rings: number;
-  readonly fence: number;
-  readonly errorCode: Code | null;
-  /** For operators: may name keys and hosts, never credentials. */
-  readonly errorDetail: string | null;
-  readonly worker: string | null;
-  readonly notBefore: Date;
-  readonly leaseUntil: Date | null;
-  readonly ringAt: Date | null;
-  readonly createdAt: Date;
-  readonly updatedAt: Date;
-  readonly finishedAt: Date | null;
-}
-
-export interface JobEvent {
-  readonly at: Date;
-  readonly from: JobState | null;
-  readonly to: JobState;
-  readonly fence: number;
-  readonly who: string;
-  readonly reason: string;
-  readonly code: Code | null;
-  /** For operators: may name keys and hosts, never credentials. */
-  readonly detail: string | null;
-}
-
-export interface QueueView {
-  /** Jobs waiting, of which `due` could be claimed now. */
-  readonly queued: number;
-  readonly due: number;
-  /** Queued jobs that are announced and not claimed yet: what the broker should hold. */
-  readonly announced: number;
-  readonly processing: number;
-  readonly failed: number;
-  readonly oldestQueuedSeconds: number | null;
-  /** Over the last minute. */
-  readonly acceptedPerSecond: number;
-  readonly finishedPerSecond: number;
-  readonly cleanups: number;
-}
-
-export interface Page<T> {
-  readonly items: readonly T[];
-  readonly nextCursor: string | null;
-}
-
-/** Newest first. `cursor` is the opaque `nextCursor` of the page before; a malformed one rejects `validation` with field `cursor`. */
-export interface PageRequest {
-  readonly limit: number;
-  readonly cursor: string | null;
-}
-
-export interface Store {
+export interface Store extends Registry {
   /* 1 accept */
-  /** Says when the upload began, on the database clock. The place of admission control. */
-  admit(userId: string): Promise<{ startedAt: string }>;
+  /** The beginning of an upload, and what its user has under way. A read: who decides is `admission.ts`. */
+  arrive(userId: string): Promise<Arrival>;
+  load(): Promise<Load>;
   /** Reserves a key for `leaseMs`. Guard: no unexpired answer, no live lease of another token. */
   reserve(name: KeyName & { token: string; leaseMs: number }): Promise<Reservation>;
   /** Prolongs a reservation. Guard: unanswered and held under this token. */
   extendReservation(name: KeyName & { token: string; leaseMs: number }): Promise<boolean>;
   /** Gives a key back after a refusal. Guard: as above. */
   dropReservation(name: KeyName & { token: string }): Promise<void>;
-  /** Attachment, job (its bell set), history and the answered key, in one statement. Announces `due` by itself after it committed. */
+  /**
+   * Attachment, job (its bell and its turn set), history and the answered key, in one statement. Announces `due` by itself after it
+   * committed. The turn is now or, when this user has uploads waiting, `spacingMs` after the last of theirs.
+   */
   accept(upload: NewAttachment): Promise<Acceptance>;
 
   /* 2 relay */
   /**
-   * Takes due bells, at most `limit`, and of queued jobs that need a new place no more than `window` leaves. Guard:
+   * Takes due bells, at most `limit`, and of queued jobs that need a new place no more than `window` leaves: uploads before
+   * reprocessing, by their turn, so that one user's many do not stand before another's one. Guard:
    * unfinished and `ring_at` over. Sets `rings + 1`, `ring_at` to `takenMs` from now and `rung_at`. Nothing stays locked.
    */
   takeDue(options: { limit: number; window: number; takenMs: number }): Promise<readonly Ring[]>;
@@ -210,8 +173,8 @@ export interface Store {
   ringAgain(limit: number): Promise<number>;
   /** Announced and unclaimed jobs: what the window counts. */
   countAnnounced(): Promise<number>;
-  /** Mean wait between ring and claim of recent claims, milliseconds; 0 without any. */
-  recentWaitMs(): Promise<number>;
+  /** `waitMs`: mean wait between ring and claim of recent claims, 0 without any. `claimsPerSecond`: mean of the last five seconds. */
+  recentPace(): Promise<{ waitMs: number; claimsPerSecond: number }>;
   /** Milliseconds until the next bell is due, at most `capMs`; 0 when one is due. */
   untilDueMs(capMs: number): Promise<number>;
 
@@ -239,7 +202,7 @@ export interface Store {
   renew(attempt: Attempt, options: { leaseMs: number; marginMs: number }): Promise<boolean>;
 
   /* 6 settle */
-  /** Guard: fence, attempt id, `processing`, attachment not deleted, `pipeline_version < version`. Locks attachment, then job. Announces `changed` after it committed. */
+  /** Guard: fence, attempt id, `processing`, attachment not deleted, `pipeline_version < version` or, for a rebuild, equal. Locks attachment, then job. Announces `changed` after it committed. */
   settle(
     attempt: Attempt,
     result: Result,
@@ -269,6 +232,18 @@ export interface Store {
   knownAttachments(ids: readonly string[]): Promise<ReadonlySet<string>>;
   /** Removes expired idempotency keys and sessions, at most `limit` each. Answers how many rows went. */
   expire(limit: number): Promise<number>;
+  /**
+   * Ends what is kept for a time only, at most `limit` of each; answers how many. `staging`: failed uploads older than `failedMs`:
+   * commits `staging_gone_at` under the lock of their row, with the clean-up of the object. `histories`: events of jobs that finished
+   * longer than `historyMs` ago; `history_gone_at` says so in the row.
+   */
+  retire(options: {
+    failedMs: number;
+    historyMs: number;
+    limit: number;
+  }): Promise<{ staging: number; histories: number }>;
+  /** Sends keys to the clean-ups. The pass that deletes looks each of them up again. */
+  addCleanups(keys: readonly string[], options: { afterMs: number; passes: number; reason: string }): Promise<void>;
 
   /* reads and edits */
   /** An attachment that this user may read: its owner, or a member of a chat in which a message carries it. Deleted: null. */
@@ -280,9 +255,6 @@ export interface Store {
   editAlt(ownerId: string, id: string, alt: string | null): Promise<Attachment | null>;
   /** Ends access, cancels the job, sends every recorded key and the attachment's whole prefix to the clean-ups; leaves a tombstone. False: not this owner's, or gone already. */
   deleteAttachment(ownerId: string, id: string, options: { graceMs: number }): Promise<boolean>;
-  queue(): Promise<QueueView>;
-  listJobs(filter: { state: JobState | null; errorCode: Code | null } & PageRequest): Promise<Page<JobView>>;
-  job(id: string): Promise<{ job: JobView; events: readonly JobEvent[] } | null>;
   /** Resolves when PostgreSQL answers and its schema is the one of this build; rejects `unavailable`. */
   health(): Promise<void>;
   close(): Promise<void>;

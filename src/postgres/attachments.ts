@@ -6,17 +6,58 @@
  */
 import { isId } from '../ids.ts';
 import type { Attachment } from '../pipeline/attachment.ts';
-import type { Acceptance, NewAttachment, Page, Store } from '../pipeline/store.ts';
+import type { Page } from '../pipeline/registry.ts';
+import type { Acceptance, Arrival, Load, NewAttachment, Store } from '../pipeline/store.ts';
 import { addCleanup } from './cleanups.ts';
 import { cursorId, pageOf } from './cursor.ts';
 import { type Db, type Pool, single, transaction } from './pool.ts';
 import { onlyRow } from './rows.ts';
 import { type AttachmentRow, attachmentColumns, toAttachment } from './shapes.ts';
 
-/** The beginning of an upload, on the database's clock. */
-export async function admit(pool: Pool): Promise<{ startedAt: string }> {
-  const row = onlyRow(await single<{ now: Date }>(pool, 'select now() as now', [], { writes: false }));
-  return { startedAt: row.now.toISOString() };
+/** The beginning of an upload on the database's clock, and what its user has under way. */
+export async function arrive(pool: Pool, userId: string): Promise<Arrival> {
+  const row = onlyRow(
+    await single<{ now: Date; pending: number; lately: number }>(
+      pool,
+      `select now() as now,
+         (
+           select count(*)
+           from jobs
+           where owner_id = $1
+             and state in ('queued', 'processing')
+             and origin = 'upload'
+         ) as pending,
+         (
+           select count(*)
+           from jobs
+           where owner_id = $1
+             and id > (
+               lpad(to_hex((extract(epoch from now() - interval '1 minute') * 1000)::bigint), 12, '0')
+               || repeat('0', 20)
+             )::uuid
+             and origin = 'upload'
+         ) as lately`,
+      [userId],
+      { writes: false },
+    ),
+  );
+  return { startedAt: row.now.toISOString(), pending: row.pending, lately: row.lately };
+}
+
+/** What the whole system has to do, for admission. */
+export async function load(pool: Pool): Promise<Load> {
+  const row = onlyRow(
+    await single<{ queued: number; staging_bytes: number; finished: number }>(
+      pool,
+      `select
+         (select count(*) from jobs where state = 'queued' and origin = 'upload') as queued,
+         (select coalesce(sum(size), 0)::bigint from attachments where staging_gone_at is null) as staging_bytes,
+         (select count(*) from jobs where finished_at > now() - interval '1 minute') as finished`,
+      [],
+      { writes: false },
+    ),
+  );
+  return { queued: row.queued, stagingBytes: row.staging_bytes, finishedPerSecond: row.finished / 60 };
 }
 
 /**
@@ -71,8 +112,17 @@ const acceptSql = `
     returning *
   ),
   job as (
-    insert into jobs (id, attachment_id, owner_id, version, origin, state, ring_at, traceparent)
-    select $2, id, owner_id, $11, 'upload', 'queued', now(), $20
+    insert into jobs (id, attachment_id, owner_id, version, origin, state, ring_at, traceparent, turn)
+    select $2, id, owner_id, $11, 'upload', 'queued', now(), $20,
+      greatest(
+        now(),
+        (
+          select max(turn)
+          from jobs
+          where owner_id = $3
+            and state in ('queued', 'processing')
+        ) + $21::float8 * interval '1 millisecond'
+      )
     from attachment
     returning id
   ),
@@ -108,6 +158,7 @@ function acceptValues(upload: NewAttachment): readonly unknown[] {
     reservation?.fingerprint ?? null,
     reservation?.keepMs ?? null,
     upload.traceparent,
+    upload.spacingMs,
   ];
 }
 

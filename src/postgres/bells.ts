@@ -13,7 +13,7 @@ import { onlyRow } from './rows.ts';
  * Takes due bells: `rings + 1`, `ring_at` to `takenMs` from now, `rung_at` now. Guard: unfinished and `ring_at` over.
  *
  * Leases and repeated rings need no place and come first: they are few, and paced by their own intervals. Then what was
- * never announced, uploads before reprocessing and the longest due first, as far as `window` has places. A place is
+ * never announced, uploads before reprocessing and by turn, as far as `window` has places. A place is
  * held from the first announcement to the claim, also while a repeated ring is overdue: counting only bells still in the
  * future would hand the places of a whole wiped broker out twice.
  * Two relays at once may overshoot the window by one `limit`; `skip locked` keeps them from each other's rows.
@@ -45,7 +45,7 @@ export async function takeDue(
        where state = 'queued'
          and rung_at is null
          and ring_at <= now()
-       order by origin desc, ring_at
+       order by origin desc, turn
        limit least($1 - (select count(*) from again), (select free from places))
        for no key update skip locked
      ),
@@ -60,11 +60,11 @@ export async function takeDue(
          select id from fresh
        ) due
        where jobs.id = due.id
-       returning jobs.id, jobs.rings, jobs.traceparent, jobs.origin, jobs.created_at
+       returning jobs.id, jobs.rings, jobs.traceparent, jobs.origin, jobs.turn
      )
      select id, rings, traceparent
      from taken
-     order by origin desc, created_at, id`,
+     order by origin desc, turn, id`,
     [options.limit, options.window, options.takenMs],
     { writes: true },
   );
@@ -134,12 +134,13 @@ export async function countAnnounced(pool: Pool): Promise<number> {
   return row.announced;
 }
 
-/** Mean of the last 100 claims within five minutes that answered a ring, milliseconds; 0 without any. */
-export async function recentWaitMs(pool: Pool): Promise<number> {
+/** `waitMs`: mean of the last 100 claims within five minutes that answered a ring, 0 without any. */
+export async function recentPace(pool: Pool): Promise<{ waitMs: number; claimsPerSecond: number }> {
   const row = onlyRow(
-    await single<{ wait_ms: number }>(
+    await single<{ wait_ms: number; claims: number }>(
       pool,
-      `select coalesce(avg(waited_ms), 0)::float8 as wait_ms
+      `select coalesce(avg(waited_ms), 0)::float8 as wait_ms,
+         (select count(*) from jobs where claimed_at > now() - interval '5 seconds') as claims
        from (
          select waited_ms
          from jobs
@@ -152,7 +153,7 @@ export async function recentWaitMs(pool: Pool): Promise<number> {
       { writes: false },
     ),
   );
-  return row.wait_ms;
+  return { waitMs: row.wait_ms, claimsPerSecond: row.claims / 5 };
 }
 
 /**
@@ -166,8 +167,7 @@ export async function untilDueMs(pool: Pool, capMs: number): Promise<number> {
       `select greatest(0, least($1::float8, ceil(extract(epoch from next.ring_at - now()) * 1000)))::float8 as until_ms
        from (
          select least(
-           (select min(ring_at) from jobs where state = 'queued' and rung_at is null and origin = 'upload'),
-           (select min(ring_at) from jobs where state = 'queued' and rung_at is null and origin = 'reprocess'),
+           (select min(ring_at) from jobs where state = 'queued' and rung_at is null),
            (select min(ring_at) from jobs where state = 'processing' or rung_at is not null)
          ) as ring_at
        ) next`,

@@ -6,7 +6,7 @@
  */
 import type { Chat } from '../pipeline/message.ts';
 import type { People } from '../pipeline/people.ts';
-import type { Page, PageRequest } from '../pipeline/store.ts';
+import type { Page, PageRequest } from '../pipeline/registry.ts';
 import { cursorId, pageOf } from './cursor.ts';
 import { type Pool, single } from './pool.ts';
 import { onlyRow } from './rows.ts';

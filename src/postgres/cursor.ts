@@ -4,7 +4,7 @@
  */
 import { SkrepkaError } from '../errors.ts';
 import { isId } from '../ids.ts';
-import type { Page } from '../pipeline/store.ts';
+import type { Page } from '../pipeline/registry.ts';
 
 /**
  * The id below which a page starts, or null for the first page. Rejects nothing silently: anything that `pageOf` cannot

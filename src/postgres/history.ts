@@ -6,7 +6,7 @@
  * so was not written by this program. The same set stands in the CHECK constraint of `job_events.reason`.
  */
 import type { JobState } from '../pipeline/job.ts';
-import type { JobEvent } from '../pipeline/store.ts';
+import type { JobEvent } from '../pipeline/registry.ts';
 
 type Counter = 'attempts' | 'failures' | 'crashes' | 'releases';
 
@@ -44,6 +44,12 @@ export const jobReasons = {
   settled: reason(['processing'], 'succeeded', []),
   superseded: reason(['processing'], 'superseded', []),
   cancelled: reason(['queued', 'processing'], 'cancelled', []),
+  /** A job of a newer version for a ready attachment. */
+  reprocessed: reason([null], 'queued', []),
+  /** A new generation of a failed job: counters start again, the fence goes on. */
+  replayed: reason(['failed'], 'queued', []),
+  /** A new generation of a succeeded job, because variants were lost. */
+  rebuilding: reason(['succeeded'], 'queued', []),
 } as const satisfies Record<string, Reason>;
 
 export type JobReason = keyof typeof jobReasons;

@@ -7,7 +7,7 @@
  */
 import type { Message } from '../pipeline/message.ts';
 import type { People, SendResult } from '../pipeline/people.ts';
-import type { Page, PageRequest } from '../pipeline/store.ts';
+import type { Page, PageRequest } from '../pipeline/registry.ts';
 import { cursorId, pageOf } from './cursor.ts';
 import { type Db, type Pool, single, transaction } from './pool.ts';
 import { onlyRow } from './rows.ts';

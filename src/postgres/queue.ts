@@ -1,6 +1,7 @@
 /** What operators see of the queue: figures over all, pages of jobs, one job with its history. Reads only. */
 import { isId } from '../ids.ts';
-import type { JobEvent, JobView, Page, QueueView, Store } from '../pipeline/store.ts';
+import type { JobEvent, JobView, Page, QueueView } from '../pipeline/registry.ts';
+import type { Store } from '../pipeline/store.ts';
 import { cursorId, pageOf } from './cursor.ts';
 import { type Pool, single } from './pool.ts';
 import { onlyRow } from './rows.ts';
@@ -13,6 +14,9 @@ interface QueueRow {
   processing: number;
   failed: number;
   oldest_seconds: number | null;
+  oldest_due_seconds: number | null;
+  staging_bytes: number;
+  oldest_staging_seconds: number | null;
   accepted: number;
   finished: number;
   cleanups: number;
@@ -23,7 +27,7 @@ export async function queue(pool: Pool): Promise<QueueView> {
   const row = onlyRow(
     await single<QueueRow>(
       pool,
-      `select waiting.*,
+      `select waiting.*, staging.*,
          (select count(*) from jobs where state = 'processing') as processing,
          (select count(*) from jobs where state = 'failed') as failed,
          (select count(*) from jobs where created_at > now() - interval '1 minute') as accepted,
@@ -33,10 +37,17 @@ export async function queue(pool: Pool): Promise<QueueView> {
          select count(*) as queued,
            count(*) filter (where not_before <= now()) as due,
            count(*) filter (where rung_at is not null) as announced,
-           extract(epoch from now() - min(created_at))::float8 as oldest_seconds
+           extract(epoch from now() - min(created_at))::float8 as oldest_seconds,
+           extract(epoch from now() - min(not_before) filter (where not_before <= now()))::float8 as oldest_due_seconds
          from jobs
          where state = 'queued'
-       ) waiting`,
+       ) waiting
+       cross join (
+         select coalesce(sum(size), 0)::bigint as staging_bytes,
+           extract(epoch from now() - min(created_at))::float8 as oldest_staging_seconds
+         from attachments
+         where staging_gone_at is null
+       ) staging`,
       [],
       { writes: false },
     ),
@@ -48,6 +59,9 @@ export async function queue(pool: Pool): Promise<QueueView> {
     processing: row.processing,
     failed: row.failed,
     oldestQueuedSeconds: row.oldest_seconds,
+    oldestDueSeconds: row.oldest_due_seconds,
+    stagingBytes: row.staging_bytes,
+    oldestStagingSeconds: row.oldest_staging_seconds,
     acceptedPerSecond: row.accepted / 60,
     finishedPerSecond: row.finished / 60,
     cleanups: row.cleanups,
@@ -62,10 +76,11 @@ export async function listJobs(pool: Pool, filter: Parameters<Store['listJobs']>
      from jobs
      where ($1::text is null or jobs.state = $1)
        and ($2::text is null or jobs.error_code = $2)
+       and ($5::uuid is null or jobs.owner_id = $5)
        and ($3::uuid is null or jobs.id < $3)
      order by jobs.id desc
      limit $4`,
-    [filter.state, filter.errorCode, cursorId(filter.cursor), filter.limit + 1],
+    [filter.state, filter.errorCode, cursorId(filter.cursor), filter.limit + 1, filter.ownerId],
     { writes: false },
   );
   return pageOf(rows.map(toJobView), filter.limit);

@@ -13,7 +13,8 @@ import {
   variantNames,
 } from '../pipeline/attachment.ts';
 import { type JobState, jobStates } from '../pipeline/job.ts';
-import type { Claim, JobEvent, JobView } from '../pipeline/store.ts';
+import type { JobEvent, JobView } from '../pipeline/registry.ts';
+import type { Claim } from '../pipeline/store.ts';
 
 /** The columns of an `AttachmentRow`, of `attachments`. `attempts` are those of the job of the newest version. */
 export const attachmentColumns = `
@@ -149,7 +150,7 @@ export function toClaim(row: ClaimRow): Claim {
 
 /** The columns of a `JobRow`, of `jobs`. */
 export const jobColumns = `
-  jobs.id, jobs.attachment_id, jobs.owner_id, jobs.version, jobs.state, jobs.attempts, jobs.failures, jobs.crashes,
+  jobs.id, jobs.attachment_id, jobs.owner_id, jobs.version, jobs.origin, jobs.generation, jobs.state, jobs.attempts, jobs.failures, jobs.crashes,
   jobs.releases, jobs.rings, jobs.fence, jobs.error_code, jobs.error_detail, jobs.worker, jobs.not_before,
   jobs.lease_until, jobs.ring_at, jobs.created_at, jobs.updated_at, jobs.finished_at`;
 
@@ -158,6 +159,8 @@ export interface JobRow {
   attachment_id: string;
   owner_id: string;
   version: number;
+  origin: string;
+  generation: number;
   state: string;
   attempts: number;
   failures: number;
@@ -182,6 +185,8 @@ export function toJobView(row: JobRow): JobView {
     attachmentId: row.attachment_id,
     ownerId: row.owner_id,
     version: row.version,
+    origin: member(['upload', 'reprocess'] as const, row.origin, 'jobs.origin'),
+    generation: row.generation,
     state: toJobState(row.state),
     attempts: row.attempts,
     failures: row.failures,

@@ -74,7 +74,8 @@ type Told = 'accept' | 'claim' | 'settle' | 'fail' | 'release' | 'deleteAttachme
 /** The verbs after which nobody needs to be woken. */
 function untold(pool: Pool): Omit<Store, Told> {
   return {
-    admit: () => attachments.admit(pool),
+    arrive: (userId) => attachments.arrive(pool, userId),
+    load: () => attachments.load(pool),
     reserve: (name) => idempotency.reserve(pool, name),
     extendReservation: (name) => idempotency.extendReservation(pool, name),
     dropReservation: (name) => idempotency.dropReservation(pool, name),
@@ -83,7 +84,7 @@ function untold(pool: Pool): Omit<Store, Told> {
     markRung: (ring, options) => bells.markRung(pool, ring, options),
     ringAgain: (limit) => bells.ringAgain(pool, limit),
     countAnnounced: () => bells.countAnnounced(pool),
-    recentWaitMs: () => bells.recentWaitMs(pool),
+    recentPace: () => bells.recentPace(pool),
     untilDueMs: (capMs) => bells.untilDueMs(pool, capMs),
 
     readAttempt: (jobId, attemptId) => claims.readAttempt(pool, jobId, attemptId),

@@ -9,7 +9,8 @@ import { describe, test } from 'node:test';
 import { type ComposeSetting, composeSettings } from '../../scripts/compose-settings.ts';
 import { readContract } from '../../scripts/validate.ts';
 import { roles } from '../../src/roles.ts';
-import { type Setting, table } from '../../src/settings.ts';
+import type { Setting } from '../../src/setting.ts';
+import { table } from '../../src/settings.ts';
 import {
   type ComposeFile,
   type Container,

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
 import { attemptsOf } from '../../src/http/operator.ts';
 import { newId } from '../../src/ids.ts';
-import type { JobEvent } from '../../src/pipeline/store.ts';
+import type { JobEvent } from '../../src/pipeline/registry.ts';
 import { assertProblem, type Body, startApi } from '../support/api.ts';
 import { fail, release, settle } from '../support/store.ts';
 

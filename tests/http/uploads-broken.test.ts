@@ -215,10 +215,10 @@ describe('Expect: 100-continue', () => {
   it('is answered no sooner than the body is wanted', async (t) => {
     const { url, ada, faults } = await startUploads(t);
     const gate = Promise.withResolvers<void>();
-    faults.plan('admit', { first: () => gate.promise });
+    faults.plan('arrive', { first: () => gate.promise });
     const line = await dial(t, url);
     await line.write(uploadHead(ada.token, { 'content-length': bytes.length, ...expect }));
-    await until('admission was asked', () => faults.calls('admit') === 1);
+    await until('admission was asked', () => faults.calls('arrive') === 1);
     assert.equal(line.received(), '');
     gate.resolve();
     await line.until(invited);

@@ -295,7 +295,7 @@ describe('503', () => {
     const withoutStorage = await send(png());
     assertProblem(withoutStorage, 503, 'storage_unavailable');
     assert.match(withoutStorage.headers.get('retry-after') ?? '', /^[1-9]/);
-    for (const verb of ['admit', 'accept'] as const) {
+    for (const verb of ['arrive', 'accept'] as const) {
       faults.plan(verb, { before: () => new StoreError('unavailable', 'down') });
       const withoutDatabase = await send(png());
       assertProblem(withoutDatabase, 503, 'unavailable');

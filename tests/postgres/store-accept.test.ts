@@ -117,9 +117,9 @@ describe('accept', () => {
     assert.equal((await s.store.accept({ ...upload, uploadMsMax: 3_700_000 })).kind, 'accepted');
   });
 
-  it('takes the time of admit as the beginning', async (t) => {
+  it('takes the time of arrive as the beginning', async (t) => {
     const s = await startStore(t);
-    const { startedAt } = await s.store.admit(s.owner);
+    const { startedAt } = await s.store.arrive(s.owner);
     assert.equal((await s.store.accept(newUpload(s.owner, { startedAt, uploadMsMax: 10_000 }))).kind, 'accepted');
   });
 

@@ -127,7 +127,10 @@ describe('listAttachments', () => {
     for (const cursor of ['', 'x', newId(), 'AAAA', "' or 1=1"]) {
       const refused = { code: 'validation', members: { field: 'cursor' } };
       await assert.rejects(s.store.listAttachments(s.owner, { state: null, limit: 3, cursor }), refused);
-      await assert.rejects(s.store.listJobs({ state: null, errorCode: null, limit: 3, cursor }), refused);
+      await assert.rejects(
+        s.store.listJobs({ state: null, errorCode: null, ownerId: null, limit: 3, cursor }),
+        refused,
+      );
     }
   });
 });
@@ -198,11 +201,19 @@ describe('listJobs and job', () => {
     }
     const { jobId: queued } = await s.accept();
     const ids = async (filter: Partial<Parameters<typeof s.store.listJobs>[0]>) =>
-      (await s.store.listJobs({ state: null, errorCode: null, ...page, ...filter })).items.map(({ id }) => id);
+      (await s.store.listJobs({ state: null, errorCode: null, ownerId: null, ...page, ...filter })).items.map(
+        ({ id }) => id,
+      );
     assert.deepEqual(await ids({}), [queued, ...failed]);
     assert.deepEqual(await ids({ state: 'failed' }), failed);
     assert.deepEqual(await ids({ state: 'failed', errorCode: 'corrupt_image' }), [failed[0], failed[2]]);
-    const { nextCursor } = await s.store.listJobs({ state: 'failed', errorCode: null, limit: 2, cursor: null });
+    const { nextCursor } = await s.store.listJobs({
+      state: 'failed',
+      errorCode: null,
+      ownerId: null,
+      limit: 2,
+      cursor: null,
+    });
     assert.deepEqual(await ids({ state: 'failed', cursor: nextCursor }), [failed[2]]);
   });
 

@@ -307,10 +307,10 @@ describe('untilDueMs', () => {
   });
 });
 
-describe('recentWaitMs', () => {
+describe('recentPace', () => {
   it('is 0 without claims, and the mean between ring and claim of those that answered a ring', async (t) => {
     const s = await startStore(t);
-    assert.equal(await s.store.recentWaitMs(), 0);
+    assert.equal((await s.store.recentPace()).waitMs, 0);
     for (const seconds of [2, 4]) {
       const { jobId } = await s.accept();
       await take(s);
@@ -318,10 +318,10 @@ describe('recentWaitMs', () => {
       await s.claimed(jobId);
     }
     await s.claimed((await s.accept()).jobId);
-    const waitMs = await s.store.recentWaitMs();
+    const waitMs = (await s.store.recentPace()).waitMs;
     assert.ok(waitMs >= 3_000 && waitMs < 4_000, String(waitMs));
     await s.pool.query(`update jobs set claimed_at = now() - interval '6 minutes'`);
-    assert.equal(await s.store.recentWaitMs(), 0);
+    assert.equal((await s.store.recentPace()).waitMs, 0);
   });
 });
 

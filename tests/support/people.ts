@@ -4,7 +4,7 @@ import type { TestContext } from 'node:test';
 import { newId } from '../../src/ids.ts';
 import type { Message } from '../../src/pipeline/message.ts';
 import type { SendResult } from '../../src/pipeline/people.ts';
-import type { Page } from '../../src/pipeline/store.ts';
+import type { Page } from '../../src/pipeline/registry.ts';
 import { createPeople } from '../../src/postgres/people.ts';
 import { freshDatabase } from './postgres.ts';
 

@@ -30,6 +30,7 @@ export const quick = {
   uploadMsMax: 3_600_000,
   idempotencyMs: 60_000,
   reservationMs: 900,
+  spacingMs: 1000,
   brokerWindow: 1000,
   publishTimeoutMs: 400,
   takenMs: 500,

@@ -107,6 +107,7 @@ export function newUpload(ownerId: string, change: Partial<NewAttachment> = {}):
     traceparent: null,
     startedAt: new Date().toISOString(),
     uploadMsMax: hour,
+    spacingMs: 1_000,
     reservation: null,
     ...change,
   };

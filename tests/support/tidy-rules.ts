@@ -25,7 +25,8 @@ import {
 /* ------------------------------------------------------------------ the dependency rule */
 
 /** Files of `src/` that anybody may import: they import nothing of ours but each other. */
-const leaves = ['errors', 'ids', 'process-tag', 'roles'];
+const leaves = ['errors', 'ids', 'process-tag', 'roles', 'setting'];
+const tables = ['settings-engines', 'settings-limits'];
 const platform = ['settings', 'config', 'telemetry', 'lifecycle'];
 
 /**
@@ -34,7 +35,8 @@ const platform = ['settings', 'config', 'telemetry', 'lifecycle'];
  */
 const mayImport: Readonly<Record<string, readonly string[] | 'everything'>> = {
   ...Object.fromEntries(leaves.map((leaf) => [leaf, []])),
-  settings: [],
+  ...Object.fromEntries(tables.map((table) => [table, ['setting']])),
+  settings: ['setting', ...tables],
   config: ['settings', ...leaves],
   telemetry: ['pipeline', 'settings', 'config', ...leaves],
   lifecycle: ['pipeline', 'settings', 'config', ...leaves],

@@ -1,0 +1,176 @@
+/**
+ * The registry: what operators see and ask of the store. A part of the store's port, in a file of its own for its length.
+ *
+ * Every verb that changes something is one guarded transaction, says what happened, and changes nothing when it is asked again.
+ */
+import type { Code } from '../errors.ts';
+import type { AttachmentState, VariantName } from './attachment.ts';
+import type { JobState } from './job.ts';
+
+export type JobOrigin = 'upload' | 'reprocess';
+
+export interface JobView {
+  readonly id: string;
+  readonly attachmentId: string;
+  readonly ownerId: string;
+  readonly version: number;
+  readonly origin: JobOrigin;
+  /** 1, and one more with every replay or rebuild. */
+  readonly generation: number;
+  readonly state: JobState;
+  readonly attempts: number;
+  readonly failures: number;
+  readonly crashes: number;
+  readonly releases: number;
+  readonly rings: number;
+  readonly fence: number;
+  readonly errorCode: Code | null;
+  /** For operators: may name keys and hosts, never credentials. */
+  readonly errorDetail: string | null;
+  readonly worker: string | null;
+  readonly notBefore: Date;
+  readonly leaseUntil: Date | null;
+  readonly ringAt: Date | null;
+  readonly createdAt: Date;
+  readonly updatedAt: Date;
+  readonly finishedAt: Date | null;
+}
+
+export interface JobEvent {
+  readonly at: Date;
+  readonly from: JobState | null;
+  readonly to: JobState;
+  readonly fence: number;
+  readonly who: string;
+  readonly reason: string;
+  readonly code: Code | null;
+  /** For operators: may name keys and hosts, never credentials. */
+  readonly detail: string | null;
+}
+
+export interface QueueView {
+  /** Jobs waiting, of which `due` could be claimed now. */
+  readonly queued: number;
+  readonly due: number;
+  /** Queued jobs that are announced and not claimed yet: what the broker should hold. */
+  readonly announced: number;
+  readonly processing: number;
+  readonly failed: number;
+  readonly oldestQueuedSeconds: number | null;
+  /** Since when the longest due job could have been claimed. */
+  readonly oldestDueSeconds: number | null;
+  /** Originals that are not published and not given up. */
+  readonly stagingBytes: number;
+  readonly oldestStagingSeconds: number | null;
+  /** Over the last minute. */
+  readonly acceptedPerSecond: number;
+  readonly finishedPerSecond: number;
+  readonly cleanups: number;
+}
+
+export interface Page<T> {
+  readonly items: readonly T[];
+  readonly nextCursor: string | null;
+}
+
+/** Newest first. `cursor` is the opaque `nextCursor` of the page before; a malformed one rejects `validation` with field `cursor`. */
+export interface PageRequest {
+  readonly limit: number;
+  readonly cursor: string | null;
+}
+
+export interface JobFilter {
+  readonly state: JobState | null;
+  readonly errorCode: Code | null;
+  readonly ownerId: string | null;
+}
+
+/** Failed jobs, oldest failure first. Ages count from when they failed; null: any. */
+export interface FailedFilter {
+  readonly errorCode: Code | null;
+  readonly ownerId: string | null;
+  readonly olderThanMs: number | null;
+  readonly youngerThanMs: number | null;
+}
+
+/**
+ * `replayed`: failed → queued in a new generation. All others changed nothing: `already_succeeded`; `job_unfinished`: queued or
+ * running, also by an earlier replay; `job_ended`: superseded, cancelled, or its attachment was deleted; `staging_gone`: nothing is left to render from;
+ * `not_found`.
+ */
+export type Replay = 'replayed' | 'already_succeeded' | 'job_unfinished' | 'job_ended' | 'staging_gone' | 'not_found';
+
+/** A wish to bring all ready attachments to `version`, and how far it is. One for each version; asking again goes on with it. */
+export interface Reprocessing {
+  readonly version: number;
+  readonly askedAt: Date;
+  readonly askedBy: string;
+  /** Whether failed jobs of the version are replayed on the way. */
+  readonly retryFailed: boolean;
+  /** When the last job was made; null while there is more to make. */
+  readonly doneAt: Date | null;
+  /** Ready attachments below the version that have no job of it yet. */
+  readonly remaining: number;
+  /** Jobs of the version that reprocessing made, by how they stand. */
+  readonly unfinished: number;
+  readonly succeeded: number;
+  readonly failed: number;
+}
+
+/** `made`: a new job. `replayed`: a failed job of the version. `exists`: a job of the version is unfinished. `current`: published at it or above. `not_ready`: nothing is published yet. */
+export type Reprocessed = 'made' | 'replayed' | 'exists' | 'current' | 'not_ready' | 'not_found';
+
+/** `rebuilding`: its job is queued again, to make the published version's variants anew. Nothing changed otherwise: `job_unfinished`; `not_ready`; `changed`: the set is not that of `keys` any more. */
+export type Rebuild = 'rebuilding' | 'job_unfinished' | 'not_ready' | 'changed' | 'not_found';
+
+/** What a row says must be in the storage. */
+export interface Audited {
+  readonly id: string;
+  readonly ownerId: string;
+  readonly state: AttachmentState;
+  readonly version: number;
+  readonly size: number;
+  readonly sha256: string;
+  /** Null once published or given up. */
+  readonly stagingKey: string | null;
+  readonly originalKey: string | null;
+  readonly variants: readonly {
+    readonly name: VariantName;
+    readonly key: string;
+    readonly size: number;
+    readonly sha256: string;
+  }[];
+}
+
+export interface Registry {
+  queue(): Promise<QueueView>;
+  listJobs(filter: JobFilter & PageRequest): Promise<Page<JobView>>;
+  job(id: string): Promise<{ job: JobView; events: readonly JobEvent[] } | null>;
+
+  /**
+   * failed → queued: a new generation, with failures, strikes, crashes and releases at zero and the error cleared; `rings` and `fence`
+   * go on. The attachment of a first version goes failed → queued with it. Guard, under the locks of attachment, then job: failed, not
+   * deleted, and its source still there. Announces `due` and `changed`.
+   */
+  replay(jobId: string, options: { who: string; spacingMs: number }): Promise<Replay>;
+  /** Ids of failed jobs, for a replay of many. */
+  failedJobs(filter: FailedFilter, limit: number): Promise<readonly string[]>;
+  countFailed(filter: FailedFilter): Promise<number>;
+
+  /** A job of `version` for one ready attachment; a failed one of that version is replayed. */
+  reprocess(attachmentId: string, options: { version: number; who: string }): Promise<Reprocessed>;
+  /** Writes the wish down. A finished one begins anew, since more may have become ready at an older version meanwhile. */
+  askReprocessing(options: { version: number; retryFailed: boolean; who: string }): Promise<Reprocessing>;
+  /** How a wish stands; null when nobody asked for this version. */
+  reprocessing(version: number): Promise<Reprocessing | null>;
+  /** Ready attachments below `version`. */
+  countBelow(version: number): Promise<number>;
+  /** Makes the next jobs of unfinished wishes, at most `limit`, while fewer than `window` jobs of reprocessing are unfinished. Answers how many. */
+  feedReprocessing(options: { window: number; limit: number }): Promise<number>;
+  /** succeeded → queued: the job of the published version makes its variants anew. Guard: ready, not deleted, and its set still the one of `keys`. */
+  rebuild(attachmentId: string, options: { keys: readonly string[]; who: string }): Promise<Rebuild>;
+
+  /** Living attachments after `after` in the order of their ids. */
+  audit(options: { after: string | null; limit: number }): Promise<readonly Audited[]>;
+  audited(id: string): Promise<Audited | null>;
+}

@@ -1,0 +1,53 @@
+-- Up Migration
+
+-- What decides the order in which waiting jobs get a place: now when a job begins to wait or, when its user has others waiting,
+-- a step after the last of those. So one user's thousand stand behind another's one, and nobody waits for ever.
+alter table jobs add column turn timestamptz not null default now();
+-- The job makes the published version's variants anew, because some were lost.
+alter table jobs add column rebuild boolean not null default false;
+-- Events older than their retention were removed: from then on the history does not explain the row.
+alter table jobs add column history_gone_at timestamptz;
+
+-- By turn for places, by time for the question when the next bell is due.
+drop index jobs_waiting;
+create index jobs_waiting on jobs (origin desc, turn) where state = 'queued' and rung_at is null;
+create index jobs_waiting_due on jobs (ring_at) where state = 'queued' and rung_at is null;
+create index jobs_by_owner on jobs (owner_id, id desc);
+create index jobs_unfinished_by_owner on jobs (owner_id, turn) where state in ('queued', 'processing');
+
+-- What staging holds, and since when.
+create index attachments_staging on attachments (created_at) include (size) where staging_gone_at is null;
+-- What a newer version has still to make.
+create index attachments_by_version on attachments (pipeline_version, id) where state = 'ready' and deleted_at is null;
+
+alter table job_events drop constraint job_events_reason_check;
+alter table job_events add constraint job_events_reason_check check (
+  reason in (
+    'accepted', 'claimed', 'crashed', 'exhausted', 'retried', 'failed', 'released', 'settled', 'superseded', 'cancelled',
+    'reprocessed', 'replayed', 'rebuilding'
+  )
+);
+
+-- An operator's wish to bring everything to a version: its jobs are made little by little, so that uploads go first.
+create table reprocessings (
+  version int primary key check (version > 0),
+  asked_at timestamptz not null default now(),
+  asked_by text not null,
+  retry_failed boolean not null default false,
+  -- The last attachment that was looked at.
+  after_id uuid,
+  done_at timestamptz
+);
+
+-- Down Migration
+
+drop table reprocessings;
+alter table job_events drop constraint job_events_reason_check;
+alter table job_events add constraint job_events_reason_check check (
+  reason in (
+    'accepted', 'claimed', 'crashed', 'exhausted', 'retried', 'failed', 'released', 'settled', 'superseded', 'cancelled'
+  )
+);
+drop index attachments_by_version, attachments_staging, jobs_unfinished_by_owner, jobs_by_owner, jobs_waiting_due, jobs_waiting;
+create index jobs_waiting on jobs (origin desc, ring_at) where state = 'queued' and rung_at is null;
+alter table jobs drop column history_gone_at, drop column rebuild, drop column turn;
