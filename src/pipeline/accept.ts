@@ -35,6 +35,8 @@ export interface AcceptSettings {
   readonly uploadMsMax: number;
   readonly idempotencyMs: number;
   readonly spacingMs: number;
+  /** The version of new uploads; 0: the newest of this build. */
+  readonly pipelineVersion: number;
   /** Life of a key's reservation unless extended; it is extended at a third of it. */
   readonly reservationMs: number;
 }
@@ -114,7 +116,7 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
         ...facts,
         alt,
         stagingKey: staging,
-        version: currentVersion,
+        version: settings.pipelineVersion || currentVersion,
         traceparent: upload.traceparent,
         startedAt,
         uploadMsMax: settings.uploadMsMax,

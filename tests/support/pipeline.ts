@@ -31,6 +31,7 @@ export const quick = {
   idempotencyMs: 60_000,
   reservationMs: 900,
   spacingMs: 1000,
+  pipelineVersion: 1,
   brokerWindow: 1000,
   publishTimeoutMs: 400,
   takenMs: 500,

@@ -95,7 +95,14 @@ function withIntake(
   const { store, blobs, signals, reach } = parts;
   const accept = createAccept(
     { store, blobs, sniffer: createSniffer(), clock, log, reach, meter },
-    { uploadBytesMax, uploadMsMax: 3_600_000, idempotencyMs: 86_400_000, reservationMs: 3000, spacingMs: 1000 },
+    {
+      uploadBytesMax,
+      uploadMsMax: 3_600_000,
+      idempotencyMs: 86_400_000,
+      reservationMs: 3000,
+      spacingMs: 1000,
+      pipelineVersion: 1,
+    },
   );
   const metrics = { contentType: 'text/plain; version=0.0.4; charset=utf-8', render: async () => 'up 1\n' };
   const broker = { health: async () => undefined, depth: async () => ({ waiting: 0, inFlight: 0 }) };
