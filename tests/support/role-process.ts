@@ -1,7 +1,8 @@
 /**
  * What `role.ts` starts: the roles of the arguments, wired as in production, with points that its parent arms.
  *
- * Production has no such switch: the function that stops here is passed to `run`, and nothing reads it from the outside.
+ * Production has no such switch: the function that stops here, and the script of render children, are passed to
+ * `run`, and nothing reads them from the outside.
  */
 import { loadConfig } from '../../src/config.ts';
 import { createLifecycle } from '../../src/lifecycle.ts';
@@ -41,7 +42,8 @@ const roles = process.argv.slice(2) as Role[];
 const config = loadConfig();
 const telemetry = createTelemetry({ level: config.logLevel, service: roles.join(',') });
 const lifecycle = createLifecycle(telemetry, { graceMs: config.drainMs });
-const running = await run(roles, config, { telemetry, reach });
+const script = process.env.SKREPKA_TEST_RENDER_SCRIPT;
+const running = await run(roles, config, { telemetry, reach, ...(script ? { renderScript: new URL(script) } : {}) });
 lifecycle.onStop('roles', running.stop);
 tell({ kind: 'ready', url: running.url });
 process.exit(await lifecycle.ended);

@@ -42,6 +42,8 @@ export interface RoleOptions {
   readonly settings?: Readonly<Record<string, string>>;
   /** Armed before the process does anything. */
   readonly points?: Readonly<Partial<Record<Point, Action>>>;
+  /** The script of a worker's render children, in place of production's. */
+  readonly renderScript?: URL;
 }
 
 export interface RoleProcess {
@@ -80,6 +82,7 @@ export async function startRole(t: Scope, options: RoleOptions): Promise<RolePro
       DATABASE_URL: options.databaseUrl,
       DATA_DIR: options.dataDir,
       SKREPKA_TEST_POINTS: JSON.stringify(options.points ?? {}),
+      SKREPKA_TEST_RENDER_SCRIPT: options.renderScript?.href ?? '',
     },
   });
   let output = '';
