@@ -226,6 +226,8 @@ export interface Store extends Registry {
   dueCleanups(limit: number): Promise<readonly Cleanup[]>;
   /** Of these keys, those that a living row names or that belong to an attempt that may still settle. They must not be deleted. */
   namedAmong(keys: readonly string[]): Promise<ReadonlySet<string>>;
+  /** Of these keys, those for which a clean-up waits, by the key itself or by a prefix of it. They are accounted for, and may be readable until then. */
+  awaitingCleanup(keys: readonly string[]): Promise<ReadonlySet<string>>;
   /** A pass is over: `passes − 1` and again after `againMs`, or the row goes. */
   passedCleanup(cleanup: Cleanup, againMs: number): Promise<void>;
   /** Of these attachment ids, those that have a row. A staging object without one is an orphan. */

@@ -100,6 +100,27 @@ export async function namedAmong(pool: Pool, keys: readonly string[]): Promise<R
   return new Set(keys.filter((key) => named.has(key) || running.some((prefix) => key.startsWith(prefix))));
 }
 
+/** Of `keys`, those for which a clean-up waits: by the key, or by the folder of its attempt or of its attachment. */
+export async function awaitingCleanup(pool: Pool, keys: readonly string[]): Promise<ReadonlySet<string>> {
+  const covers = new Map(keys.map((key) => [key, [key, ...foldersOf(key)]]));
+  const { rows } = await single<{ key: string }>(
+    pool,
+    `select distinct key
+     from cleanups
+     where key = any($1)`,
+    [[...new Set([...covers.values()].flat())]],
+    { writes: false },
+  );
+  const waiting = new Set(rows.map((row) => row.key));
+  return new Set(keys.filter((key) => covers.get(key)?.some((cover) => waiting.has(cover))));
+}
+
+/** `a/b/c` → `a/b/`, `a/`. */
+function foldersOf(key: string): string[] {
+  const segments = key.split('/').slice(0, -1);
+  return segments.map((_, index) => `${segments.slice(0, index + 1).join('/')}/`);
+}
+
 /** The attachment whose object a key is, or null for a key that we never make. */
 function attachmentOf(key: string): string | null {
   const [root, id] = key.split('/');

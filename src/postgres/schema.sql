@@ -34,6 +34,8 @@ create table attachments (
 );
 create index attachments_by_owner on attachments (owner_id, id desc) where (deleted_at is null);
 create index attachments_by_owner_and_state on attachments (owner_id, state, id desc) where (deleted_at is null);
+create index attachments_by_version on attachments (pipeline_version, id) where ((state = 'ready'::text) and (deleted_at is null));
+create index attachments_staging on attachments (created_at) INCLUDE (size) where (staging_gone_at is null);
 
 create table chat_members (
   chat_id uuid not null,
@@ -60,6 +62,7 @@ create table cleanups (
   created_at timestamp with time zone not null default now(),
   constraint cleanups_pkey primary key (id)
 );
+create index cleanups_by_key on cleanups (key);
 create index cleanups_due on cleanups (not_before);
 
 create table idempotency_keys (
@@ -90,7 +93,7 @@ create table job_events (
   code text,
   detail text,
   constraint job_events_pkey primary key (id),
-  constraint job_events_reason_check check ((reason = any (array['accepted'::text, 'claimed'::text, 'crashed'::text, 'exhausted'::text, 'retried'::text, 'failed'::text, 'released'::text, 'settled'::text, 'superseded'::text, 'cancelled'::text])))
+  constraint job_events_reason_check check ((reason = any (array['accepted'::text, 'claimed'::text, 'crashed'::text, 'exhausted'::text, 'retried'::text, 'failed'::text, 'released'::text, 'settled'::text, 'superseded'::text, 'cancelled'::text, 'reprocessed'::text, 'replayed'::text, 'rebuilding'::text])))
 );
 create index job_events_by_job on job_events (job_id, id);
 
@@ -124,6 +127,9 @@ create table jobs (
   updated_at timestamp with time zone not null default now(),
   claimed_at timestamp with time zone,
   finished_at timestamp with time zone,
+  turn timestamp with time zone not null default now(),
+  rebuild boolean not null default false,
+  history_gone_at timestamp with time zone,
   constraint jobs_pkey primary key (id),
   constraint jobs_attachment_id_version_key unique (attachment_id, version),
   constraint finished_says_when check (((state = any (array['queued'::text, 'processing'::text])) = (finished_at is null))),
@@ -135,12 +141,15 @@ create table jobs (
   constraint processing_has_an_attempt check (((state <> 'processing'::text) or (attempt_id is not null))),
   constraint unfinished_has_a_bell check (((state = any (array['queued'::text, 'processing'::text])) = (ring_at is not null)))
 ) with (fillfactor=80, autovacuum_vacuum_scale_factor=0.01);
+create index jobs_by_owner on jobs (owner_id, id desc);
 create index jobs_by_state on jobs (state, id desc);
 create index jobs_claimed on jobs (claimed_at desc) where (claimed_at is not null);
 create index jobs_created on jobs (created_at);
 create index jobs_finished on jobs (finished_at) where (finished_at is not null);
 create index jobs_ringing on jobs (ring_at) where ((state = 'processing'::text) or (rung_at is not null));
-create index jobs_waiting on jobs (origin desc, ring_at) where ((state = 'queued'::text) and (rung_at is null));
+create index jobs_unfinished_by_owner on jobs (owner_id, turn) where (state = any (array['queued'::text, 'processing'::text]));
+create index jobs_waiting on jobs (origin desc, turn) where ((state = 'queued'::text) and (rung_at is null));
+create index jobs_waiting_due on jobs (ring_at) where ((state = 'queued'::text) and (rung_at is null));
 
 create table login_failures (
   subject text not null,
@@ -167,6 +176,17 @@ create table messages (
   constraint messages_pkey primary key (id)
 );
 create index messages_by_chat on messages (chat_id, id desc) where (deleted_at is null);
+
+create table reprocessings (
+  version integer not null,
+  asked_at timestamp with time zone not null default now(),
+  asked_by text not null,
+  retry_failed boolean not null default false,
+  after_id uuid,
+  done_at timestamp with time zone,
+  constraint reprocessings_pkey primary key (version),
+  constraint reprocessings_version_check check ((version > 0))
+);
 
 create table sessions (
   token_hash bytea not null,

@@ -9,7 +9,7 @@ import * as bells from './bells.ts';
 import * as claims from './claims.ts';
 import * as cleanups from './cleanups.ts';
 import * as idempotency from './idempotency.ts';
-import { expectedVersion, schemaVersion } from './migrate.ts';
+import { schemaProblem } from './migrate.ts';
 import { type Pool, transaction } from './pool.ts';
 import * as queue from './queue.ts';
 import * as endings from './settle.ts';
@@ -92,6 +92,7 @@ function untold(pool: Pool): Omit<Store, Told> {
 
     dueCleanups: (limit) => cleanups.dueCleanups(pool, limit),
     namedAmong: (keys) => cleanups.namedAmong(pool, keys),
+    awaitingCleanup: (keys) => cleanups.awaitingCleanup(pool, keys),
     passedCleanup: (cleanup, againMs) => cleanups.passedCleanup(pool, cleanup, againMs),
     knownAttachments: (ids) => cleanups.knownAttachments(pool, ids),
     expire: (limit) => cleanups.expire(pool, limit),
@@ -108,7 +109,6 @@ function untold(pool: Pool): Omit<Store, Told> {
 }
 
 async function health(pool: Pool): Promise<void> {
-  const version = await transaction(pool, schemaVersion);
-  if (version === expectedVersion()) return;
-  throw new StoreError('unavailable', `Expected schema ${expectedVersion()}, found ${version ?? 'none'}`);
+  const problem = await transaction(pool, schemaProblem);
+  if (problem) throw new StoreError('unavailable', problem);
 }

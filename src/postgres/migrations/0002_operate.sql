@@ -17,6 +17,8 @@ create index jobs_unfinished_by_owner on jobs (owner_id, turn) where state in ('
 
 -- What staging holds, and since when.
 create index attachments_staging on attachments (created_at) include (size) where staging_gone_at is null;
+-- Whether a clean-up waits for an object: asked of every stray.
+create index cleanups_by_key on cleanups (key);
 -- What a newer version has still to make.
 create index attachments_by_version on attachments (pipeline_version, id) where state = 'ready' and deleted_at is null;
 
@@ -48,6 +50,6 @@ alter table job_events add constraint job_events_reason_check check (
     'accepted', 'claimed', 'crashed', 'exhausted', 'retried', 'failed', 'released', 'settled', 'superseded', 'cancelled'
   )
 );
-drop index attachments_by_version, attachments_staging, jobs_unfinished_by_owner, jobs_by_owner, jobs_waiting_due, jobs_waiting;
+drop index cleanups_by_key, attachments_by_version, attachments_staging, jobs_unfinished_by_owner, jobs_by_owner, jobs_waiting_due, jobs_waiting;
 create index jobs_waiting on jobs (origin desc, ring_at) where state = 'queued' and rung_at is null;
 alter table jobs drop column history_gone_at, drop column rebuild, drop column turn;
