@@ -3,13 +3,18 @@
  *
  * CPU time of one decode for all variants against a pipeline from the file for each; the memory of a child for pictures at
  * the limits; how long a child takes to load. Prints a table each. Needs Linux for the memory.
+ *
+ * `node scripts/measure-rendering.ts FOLDER`: the figures of `docs/decisions/0011-recipe-2.md`, from the photographs (JPEG) of the
+ * folder: CPU time of the whole render, bytes and likeness of what candidates for a recipe make, against version 1.
  */
-import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import sharp, { type Sharp } from 'sharp';
 import { bareDataBytes, startChild } from '../src/drivers/images-process.ts';
+import { variantPath } from '../src/drivers/images-protocol.ts';
 import { renderPicture } from '../src/drivers/images-render.ts';
+import type { VariantName } from '../src/pipeline/attachment.ts';
 import { type Recipe, recipes } from '../src/pipeline/recipe.ts';
 import { frames, photo } from '../tests/support/pictures.ts';
 
@@ -17,10 +22,41 @@ const limits = { pixelsMax: 50_000_000, pixelsMaxAvif: 16_000_000, framesMax: 50
 const memoryBytes = 600 * 1024 * 1024;
 const recipe = recipes.get(1);
 if (!recipe) throw new Error('Expected recipe 1, found none');
+/** Of a candidate for a recipe. */
+interface Settings {
+  /** Of `optimized`. */
+  readonly quality: number;
+  readonly effort: number;
+  /** Of the two JPEGs. */
+  readonly small: number;
+}
+
+/** The first is version 1, to which all are compared. */
+const wanted: readonly Settings[] = [
+  { quality: 80, effort: 2, small: 80 },
+  { quality: 80, effort: 0, small: 80 },
+  { quality: 80, effort: 1, small: 80 },
+  { quality: 80, effort: 3, small: 80 },
+  { quality: 80, effort: 4, small: 80 },
+  { quality: 78, effort: 2, small: 80 },
+  { quality: 78, effort: 3, small: 80 },
+  { quality: 78, effort: 4, small: 80 },
+  { quality: 82, effort: 3, small: 80 },
+  { quality: 82, effort: 4, small: 80 },
+  { quality: 75, effort: 2, small: 80 },
+  { quality: 80, effort: 2, small: 75 },
+  { quality: 80, effort: 2, small: 85 },
+];
+
 const folder = await mkdtemp(join(tmpdir(), 'skrepka-measure-'));
+const photographs = process.argv[2];
 try {
-  console.table(await decodes(recipe));
-  console.table(await ceilings(recipe));
+  if (photographs !== undefined) {
+    console.table(await candidates(recipe, photographs));
+  } else {
+    console.table(await decodes(recipe));
+    console.table(await ceilings(recipe));
+  }
 } finally {
   await rm(folder, { recursive: true, force: true });
 }
@@ -138,4 +174,136 @@ async function store(picture: Sharp): Promise<string> {
   const path = join(folder, 'source');
   await writeFile(path, await picture.toBuffer());
   return path;
+}
+
+/* ------------------------------------------------------------------ candidates for a recipe */
+
+interface Sample {
+  readonly cpuMs: number;
+  readonly bytes: Readonly<Record<VariantName, number>>;
+  readonly likeness: Readonly<Record<VariantName, Likeness>>;
+}
+
+/** How near a variant is to the same picture before it was encoded. */
+interface Likeness {
+  readonly decibels: number;
+  /** Mean structural similarity of luma, 1 at best. */
+  readonly ssim: number;
+}
+
+/** Sums of CPU and bytes, means of likeness. The candidates take turns on each photograph, so that a busy moment hits all alike. */
+async function candidates(first: Recipe, from: string): Promise<object[]> {
+  const names = (await readdir(from)).filter((name) => /\.jpe?g$/i.test(name)).sort();
+  const samples = wanted.map((): Sample[] => []);
+  for (const name of names) {
+    const made = wanted.map((settings) => ({ settings, cpuMs: Number.POSITIVE_INFINITY }));
+    for (let round = 0; round < 3; round += 1) {
+      for (const one of made) {
+        const before = process.cpuUsage();
+        await renderPicture({ ...jobFor(join(from, name), 'image/jpeg', withSettings(first, one.settings)), id: 1 });
+        const { user, system } = process.cpuUsage(before);
+        one.cpuMs = Math.min(one.cpuMs, (user + system) / 1000);
+      }
+    }
+    for (const [index, { settings, cpuMs }] of made.entries()) {
+      samples[index]?.push({ cpuMs, ...(await look(join(from, name), withSettings(first, settings))) });
+    }
+  }
+  console.log(`${names.length} photographs of ${from}; CPU is the least of three renders of each.`);
+  return samples.map((sample, index) => row(wanted[index] as Settings, sample, samples[0] ?? []));
+}
+
+function withSettings(first: Recipe, { quality, effort, small }: Settings): Recipe {
+  const variants = first.variants.map((rule) =>
+    rule.format === 'webp' ? { ...rule, quality, effort } : { ...rule, quality: small },
+  );
+  return { ...first, variants };
+}
+
+/** Renders once more and compares each variant with its pixels before the encoder. */
+async function look(sourcePath: string, from: Recipe): Promise<Omit<Sample, 'cpuMs'>> {
+  const rendering = await renderPicture({ ...jobFor(sourcePath, 'image/jpeg', from), id: 1 });
+  // A render leaves all loaders blocked but the one of its picture.
+  sharp.unblock({ operation: ['VipsForeignLoad'] });
+  const { data, info } = await sharp(sourcePath)
+    .resize(from.workingEdge, from.workingEdge, { fit: 'inside', withoutEnlargement: true })
+    .autoOrient()
+    .toColourspace('srgb')
+    .raw({ depth: 'uchar' })
+    .toBuffer({ resolveWithObject: true });
+  const working = () => sharp(data, { raw: { width: info.width, height: info.height, channels: 3 } });
+  const bytes: Partial<Record<VariantName, number>> = {};
+  const likeness: Partial<Record<VariantName, Likeness>> = {};
+  for (const [index, rule] of from.variants.entries()) {
+    const variant = rendering.variants[index];
+    if (!variant) throw new Error(`Expected the variant ${rule.name}, found none`);
+    const { width, height } = variant;
+    const fit = rule.fit === 'cover' ? 'cover' : 'fill';
+    const [plain, encoded] = await Promise.all([
+      luma(working().resize(width, height, { fit })),
+      luma(sharp(variantPath(folder, rule))),
+    ]);
+    bytes[rule.name] = variant.size;
+    likeness[rule.name] = compare(plain, encoded, width);
+  }
+  return { bytes: bytes as Sample['bytes'], likeness: likeness as Sample['likeness'] };
+}
+
+async function luma(picture: Sharp): Promise<Buffer> {
+  return await picture.removeAlpha().toColourspace('b-w').raw({ depth: 'uchar' }).toBuffer();
+}
+
+/** Blocks of 8 × 8 without overlap: the usual constants, no window. */
+function compare(plain: Buffer, encoded: Buffer, width: number): Likeness {
+  let squares = 0;
+  for (let at = 0; at < plain.length; at += 1) squares += ((plain[at] ?? 0) - (encoded[at] ?? 0)) ** 2;
+  const height = plain.length / width;
+  let similar = 0;
+  let blocks = 0;
+  for (let top = 0; top + 8 <= height; top += 8) {
+    for (let left = 0; left + 8 <= width; left += 8) {
+      similar += similarity(plain, encoded, top * width + left, width);
+      blocks += 1;
+    }
+  }
+  return { decibels: 10 * Math.log10(255 ** 2 / Math.max(squares / plain.length, 1e-9)), ssim: similar / blocks };
+}
+
+function similarity(a: Buffer, b: Buffer, start: number, width: number): number {
+  let [sumA, sumB, sumAA, sumBB, sumAB] = [0, 0, 0, 0, 0];
+  for (let y = 0; y < 8; y += 1) {
+    for (let x = 0; x < 8; x += 1) {
+      const one = a[start + y * width + x] ?? 0;
+      const other = b[start + y * width + x] ?? 0;
+      sumA += one;
+      sumB += other;
+      sumAA += one * one;
+      sumBB += other * other;
+      sumAB += one * other;
+    }
+  }
+  const [meanA, meanB] = [sumA / 64, sumB / 64];
+  const [c1, c2] = [(0.01 * 255) ** 2, (0.03 * 255) ** 2];
+  const covariance = sumAB / 64 - meanA * meanB;
+  const variances = sumAA / 64 - meanA ** 2 + (sumBB / 64 - meanB ** 2);
+  return ((2 * meanA * meanB + c1) * (2 * covariance + c2)) / ((meanA ** 2 + meanB ** 2 + c1) * (variances + c2));
+}
+
+function row({ quality, effort, small }: Settings, sample: readonly Sample[], first: readonly Sample[]): object {
+  const sum = (of: readonly Sample[], value: (one: Sample) => number) =>
+    of.reduce((total, one) => total + value(one), 0);
+  const percent = (value: (one: Sample) => number) =>
+    `${((100 * sum(sample, value)) / sum(first, value) - 100).toFixed(1)} %`;
+  const mean = (value: (one: Sample) => number) => sum(sample, value) / sample.length;
+  return {
+    optimized: `quality ${quality}, effort ${effort}`,
+    small: `quality ${small}`,
+    'CPU a picture, ms': Math.round(mean(({ cpuMs }) => cpuMs)),
+    CPU: percent(({ cpuMs }) => cpuMs),
+    'bytes of optimized': percent(({ bytes }) => bytes.optimized),
+    'its SSIM': mean(({ likeness }) => likeness.optimized.ssim).toFixed(4),
+    'its dB': mean(({ likeness }) => likeness.optimized.decibels).toFixed(2),
+    'bytes of the small': percent(({ bytes }) => bytes.thumbnail + bytes.crop),
+    'SSIM of the thumbnail': mean(({ likeness }) => likeness.thumbnail.ssim).toFixed(4),
+  };
 }

@@ -2,7 +2,7 @@
  * The only file that knows which driver is which: builds the parts of a process by hand, top to bottom, and starts roles.
  *
  * Everything a role needs from the outside may be away when it starts and come back later; only the API listens at once,
- * so that its health can say what is missing. The other roles begin when the database has this build's schema.
+ * so that its health can say what is missing. The other roles begin when the database has a schema for this build.
  */
 import { hostname } from 'node:os';
 import path from 'node:path';
@@ -34,7 +34,7 @@ import { createRelay } from './pipeline/relay.ts';
 import type { Store } from './pipeline/store.ts';
 import { createWorker } from './pipeline/worker.ts';
 import { startEmbedded } from './postgres/embedded.ts';
-import { expectedVersion, migrate, schemaVersion } from './postgres/migrate.ts';
+import { migrate, schemaProblem } from './postgres/migrate.ts';
 import { createPeople } from './postgres/people.ts';
 import { createPool, listen, type Pool, single } from './postgres/pool.ts';
 import { createSignals } from './postgres/signals.ts';
@@ -264,12 +264,11 @@ function buildBreakers({ store, blobs, broker, clock, config, telemetry }: Parts
 }
 
 async function untilSchema(parts: Parts, stop: AbortSignal): Promise<void> {
-  const expected = expectedVersion();
   const check = async () => {
-    const found = await schemaVersion(parts.pool);
-    if (found !== expected) throw new Error(`it has ${found ?? 'none'}, run "skrepka migrate"`);
+    const problem = await schemaProblem(parts.pool);
+    if (problem) throw new Error(problem);
   };
-  await until(`the database has schema ${expected}`, check, parts, stop);
+  await until('the database has a schema for this build', check, parts, stop);
 }
 
 /** Tries until it works or `stop` aborts, and says in the log what is waited for. */

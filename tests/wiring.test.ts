@@ -38,7 +38,7 @@ test('an API without a schema lives but is not ready, and the other roles begin 
   const all = await start(['api', 'relay', 'worker', 'janitor']);
   assert.equal((await fetch(`${all.url}/health/live`)).status, 200);
   assert.equal(await ready(all.url), 503);
-  await until('it says what it waits for', () => all.output().includes('waiting until the database has schema'));
+  await until('it says what it waits for', () => all.output().includes('waiting until the database has a schema'));
   await migrate(databaseUrl);
   await until('it is ready', async () => (await ready(all.url)) === 200);
   const user = await register(() => all.url);

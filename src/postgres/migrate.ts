@@ -1,8 +1,13 @@
 /**
- * The schema: brings a database to the newest migration of this build, and tells which one it has.
+ * The schema: brings a database to the newest migration of this build, and tells whether this build can run on it.
  *
  * Migrations are plain SQL files, applied in one transaction under an advisory lock, so any number of processes may
  * start at once: one migrates, the others wait and find nothing left to do.
+ *
+ * They only add, so that a build runs on every schema that has all of its own migrations, whatever came after them: two
+ * builds work side by side during an upgrade, and a build can be rolled back without the database. A migration that
+ * takes something away is named `…_breaking`, and a build that does not know it keeps its hands off
+ * (`docs/decisions/0012-schema-tolerance.md`).
  */
 import { readdirSync } from 'node:fs';
 import path from 'node:path';
@@ -13,7 +18,7 @@ import { connect, type Db } from './pool.ts';
 const migrationsDir = path.join(import.meta.dirname, 'migrations');
 const migrationsTable = 'migrations';
 
-/** Applies what is missing and answers the names of what was applied. Rejects `StartError` when the schema is of a newer build. */
+/** Applies what is missing and answers the names of what was applied. Rejects `StartError` when a newer build broke with this one. */
 export async function migrate(url: string): Promise<readonly string[]> {
   // No statement time-out: a migration, and the wait for another process's, may be long.
   const client = await connect({ url, name: 'skrepka migrate', statementMs: 0 });
@@ -29,37 +34,37 @@ export async function migrate(url: string): Promise<readonly string[]> {
       // The runner tells its steps; the caller tells the result.
       log: () => {},
     });
-    const version = await schemaVersion(client);
-    if (version !== expectedVersion()) {
-      throw new StartError(
-        `The database has schema ${version}, newer than ${expectedVersion()} of this build: run the newer build, or restore the database from before its migration.`,
-      );
-    }
+    const problem = await schemaProblem(client);
+    if (problem) throw new StartError(`The database cannot be used by this build: ${problem}.`);
     return applied.map((migration) => migration.name);
   } finally {
     await client.end();
   }
 }
 
-/** The newest migration that was applied, e.g. `0001_first`, or null in a database without our schema. */
-export async function schemaVersion(db: Db): Promise<string | null> {
+/** Why this build cannot run on the schema of the database, with what to do, as the end of a sentence; null when it can. */
+export async function schemaProblem(db: Db): Promise<string | null> {
+  const applied = await appliedMigrations(db);
+  const breaking = applied.find((name) => name.endsWith('_breaking') && !ownMigrations.includes(name));
+  if (breaking)
+    return `its schema has ${breaking} of a newer build, so run that build or restore the database from before`;
+  const missing = ownMigrations.filter((name) => !applied.includes(name));
+  if (missing.length === 0) return null;
+  return `its schema lacks ${missing.join(', ')}, so run "skrepka migrate"`;
+}
+
+/** The names of the applied migrations in order, e.g. `0001_first`; none in a database without our schema. */
+export async function appliedMigrations(db: Db): Promise<readonly string[]> {
   const present = await db.query<{ present: boolean }>('select to_regclass($1) is not null as present', [
     migrationsTable,
   ]);
-  if (!present.rows[0]?.present) return null;
-  const newest = await db.query<{ name: string }>('select name from migrations order by id desc limit 1');
-  return newest.rows[0]?.name ?? null;
+  if (!present.rows[0]?.present) return [];
+  const { rows } = await db.query<{ name: string }>('select name from migrations order by id');
+  return rows.map((row) => row.name);
 }
 
-/** The newest migration that this build knows. */
-export function expectedVersion(): string {
-  return newestMigration;
-}
-
-const newestMigration = path.basename(
-  readdirSync(migrationsDir)
-    .filter((name) => name.endsWith('.sql'))
-    .sort()
-    .at(-1) ?? '',
-  '.sql',
-);
+/** The names of the migrations that this build brings, in order. */
+export const ownMigrations: readonly string[] = readdirSync(migrationsDir)
+  .filter((name) => name.endsWith('.sql'))
+  .map((name) => path.basename(name, '.sql'))
+  .sort();

@@ -1,12 +1,14 @@
 /** The schema comes to be once, whoever asks for it and however many ask at the same time. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
-import test from 'node:test';
+import { describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { StartError } from '../../src/errors.ts';
-import { expectedVersion, migrate, schemaVersion } from '../../src/postgres/migrate.ts';
+import { appliedMigrations, migrate, ownMigrations, schemaProblem } from '../../src/postgres/migrate.ts';
+import type { Pool } from '../../src/postgres/pool.ts';
+import { createStore } from '../../src/postgres/store.ts';
 import { freshDatabase } from '../support/postgres.ts';
 import { until } from '../support/until.ts';
 
@@ -18,11 +20,11 @@ const all = readdirSync(path.join(root, 'src/postgres/migrations'))
 
 test('an empty database gets all migrations in order, a second run finds nothing to do', async (t) => {
   const { pool, url } = await freshDatabase(t, { empty: true });
-  assert.equal(await schemaVersion(pool), null);
+  assert.deepEqual(await appliedMigrations(pool), []);
   assert.deepEqual(await migrate(url), all);
   assert.deepEqual(await migrate(url), []);
-  assert.equal(await schemaVersion(pool), expectedVersion());
-  assert.equal(expectedVersion(), all.at(-1));
+  assert.deepEqual(await appliedMigrations(pool), all);
+  assert.deepEqual(ownMigrations, all);
 });
 
 /** The advisory lock of node-pg-migrate. */
@@ -51,12 +53,74 @@ test('several processes that migrate at the same time all succeed, and one of th
   );
 });
 
-test('a database of a newer build is refused with one sentence', async (t) => {
-  const { pool, url } = await freshDatabase(t);
-  await pool.query(`insert into migrations (name, run_on) values ('9999_future', now())`);
-  await assert.rejects(migrate(url), (error) => {
-    assert.ok(error instanceof StartError);
-    assert.match(error.message, /^The database has schema 9999_future, newer than \S+ of this build: .*\.$/);
-    return true;
+describe('a schema', () => {
+  const later = (pool: Pool, name: string) =>
+    pool.query(`insert into migrations (name, run_on) values ($1, now())`, [name]);
+  const health = (pool: Pool) => createStore({ pool, signals: silentSignals }).health();
+
+  test('of a newer build that only added to ours is as good as ours, and there is nothing to migrate', async (t) => {
+    const { pool, url } = await freshDatabase(t);
+    await pool.query('create table of_the_future (id int)');
+    await pool.query('alter table jobs add column of_the_future int');
+    await later(pool, '9999_future');
+    assert.deepEqual(await migrate(url), []);
+    assert.equal(await schemaProblem(pool), null);
+    await health(pool);
+    const run = await promisify(execFile)(process.execPath, ['src/main.ts', 'migrate'], {
+      cwd: root,
+      env: { ...process.env, DATABASE_URL: url },
+    });
+    assert.match(run.stdout, /^Nothing to do/);
   });
+
+  test('that lacks a migration of this build is refused, also when its newest one is ours', async (t) => {
+    const { pool } = await freshDatabase(t);
+    await pool.query('delete from migrations where name = $1', [all[0]]);
+    assert.match((await schemaProblem(pool)) ?? '', new RegExp(`lacks ${all[0]}, so run "skrepka migrate"`));
+    await assert.rejects(health(pool), { name: 'StoreError', fault: 'unavailable' });
+  });
+
+  test('from which a newer build took something away is refused with one sentence', async (t) => {
+    const { pool, url } = await freshDatabase(t);
+    await later(pool, '9998_future');
+    await later(pool, '9999_contract_breaking');
+    await assert.rejects(migrate(url), (error) => {
+      assert.ok(error instanceof StartError);
+      assert.match(
+        error.message,
+        /^The database cannot be used by this build: its schema has 9999_contract_breaking of a newer build, so .*\.$/,
+      );
+      return true;
+    });
+    await assert.rejects(health(pool), { name: 'StoreError', fault: 'unavailable' });
+  });
+});
+
+const silentSignals = { announce: () => {}, listen: () => () => {}, close: async () => {} };
+
+/** What takes something away from a build that knows nothing of it, or asks of it what it does not give. */
+const takesAway =
+  /\b(drop (table|column|view|function|type|schema)|rename (to|column)|(alter|add) column \S+( \S+)? (type|set not null|set data type)|truncate)\b/i;
+
+describe('a migration', () => {
+  for (const name of all.filter((each) => !each.endsWith('_breaking'))) {
+    test(`only adds, so that builds before it go on: ${name}`, () => {
+      const text = readFileSync(path.join(root, `src/postgres/migrations/${name}.sql`), 'utf8');
+      const up = text.split('-- Down Migration')[0] ?? '';
+      assert.doesNotMatch(up, takesAway);
+      for (const [column] of up.matchAll(/add column [^,;]+/gi)) {
+        assert.ok(!/not null/i.test(column) || /default/i.test(column), `older builds cannot fill it: ${column}`);
+      }
+    });
+  }
+
+  for (const statement of [
+    'drop table jobs',
+    'alter table jobs drop column turn',
+    'alter table jobs rename column turn to place',
+    'alter table jobs alter column turn type bigint',
+    'alter table jobs alter column turn set not null',
+  ]) {
+    test(`that says "${statement}" is caught`, () => assert.match(statement, takesAway));
+  }
 });
