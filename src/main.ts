@@ -17,7 +17,7 @@ async function obey(order: Order): Promise<number> {
   try {
     const config = loadConfig();
     if (order.kind === 'run') return await runRoles(order.roles, config);
-    const { startEverything, migrateDatabase } = await import('./wiring.ts');
+    const { startEverything, migrateDatabase } = await import('./verbs.ts');
     const telemetry = telemetryFor(order.kind, config);
     if (order.kind === 'start') return await startEverything(config, telemetry);
     const applied = await migrateDatabase(config);

@@ -1,20 +1,16 @@
 /**
- * The only file that knows which driver is which: builds the parts of a process by hand, top to bottom, and starts roles.
+ * Builds the parts of a process by hand, top to bottom, and starts roles. Which driver is which: here and in `wiring-engines.ts`.
  *
  * Everything a role needs from the outside may be away when it starts and come back later; only the API listens at once,
  * so that its health can say what is missing. The other roles begin when the database has a schema for this build.
  */
 import { hostname } from 'node:os';
 import path from 'node:path';
-import { fileURLToPath } from 'node:url';
 import type { Config } from './config.ts';
-import { createFileBlobs } from './drivers/blobs-file.ts';
-import { type BrokerSql, createPostgresBroker } from './drivers/broker-postgres.ts';
 import { createSystemClock } from './drivers/clock-system.ts';
 import { createSharpImages } from './drivers/images-sharp.ts';
 import { createFileScratch } from './drivers/scratch-file.ts';
 import { describe, StartError } from './errors.ts';
-import { ensureOperator } from './http/auth.ts';
 import type { HttpServer } from './http/server.ts';
 import { createAccept } from './pipeline/accept.ts';
 import { createBreaker } from './pipeline/breaker.ts';
@@ -25,7 +21,6 @@ import {
   BrokerError,
   type Clock,
   type Images,
-  type Log,
   type Reach,
   type Signals,
 } from './pipeline/ports.ts';
@@ -33,15 +28,15 @@ import { recipes } from './pipeline/recipe.ts';
 import { createRelay } from './pipeline/relay.ts';
 import type { Store } from './pipeline/store.ts';
 import { createWorker } from './pipeline/worker.ts';
-import { startEmbedded } from './postgres/embedded.ts';
-import { migrate, schemaProblem } from './postgres/migrate.ts';
+import { schemaProblem } from './postgres/migrate.ts';
 import { createPeople } from './postgres/people.ts';
-import { createPool, listen, type Pool, single } from './postgres/pool.ts';
+import { createPool, type Pool } from './postgres/pool.ts';
 import { createSignals } from './postgres/signals.ts';
 import { createStore } from './postgres/store.ts';
 import type { Role } from './roles.ts';
-import { portSentence, supervise } from './supervisor.ts';
+import { portSentence } from './supervisor.ts';
 import type { Telemetry } from './telemetry.ts';
+import { buildBlobs, buildBroker, requireDatabase, requireEngines } from './wiring-engines.ts';
 
 export interface Running {
   /** Where the API listens; null without that role. */
@@ -68,7 +63,8 @@ export async function run(
   config: Config,
   { telemetry, reach = async () => {}, renderScript }: { telemetry: Telemetry; reach?: Reach; renderScript?: URL },
 ): Promise<Running> {
-  requireDatabase(config.databaseUrl);
+  requireEngines(config);
+  requireDatabase(config);
   const parts = await buildParts(wanted, config, telemetry, reach);
   const stop = new AbortController();
   const abort = new AbortController();
@@ -105,66 +101,6 @@ async function buildParts(wanted: readonly Role[], config: Config, telemetry: Te
   const broker = await buildBroker(config, pool, log);
   const blobs = await buildBlobs(config);
   return { pool, signals, store, broker, blobs, clock: createSystemClock(), reach, telemetry, config };
-}
-
-/** A driver of an engine is loaded only where it is used: some are large. */
-async function buildBlobs(config: Config): Promise<Blobs> {
-  const { blobsUrl, dataDir } = config;
-  if (blobsUrl === 'file:') return createFileBlobs({ dir: path.join(dataDir, 'blobs') });
-  if (blobsUrl.startsWith('file:///')) return createFileBlobs({ dir: fileURLToPath(blobsUrl) });
-  const bucket = /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])\/?$/.exec(blobsUrl)?.[1];
-  if (bucket !== undefined) return (await import('./drivers/blobs-s3.ts')).createS3Blobs({ ...config, bucket });
-  throw new StartError('Expected "file:", "file:///folder" or "s3://bucket" for BLOBS_URL, received something else.');
-}
-
-async function buildBroker(config: Config, pool: Pool, log: Log): Promise<Broker> {
-  const { brokerUrl: url, brokerName: name, brokerReplicas: replicas } = config;
-  const scheme = url.slice(0, url.indexOf(':'));
-  switch (scheme) {
-    case 'postgres':
-    case 'postgresql':
-      return createPostgresBroker({ sql: brokerSql(config, pool), log });
-    case 'nats':
-    case 'nats+tls':
-      return (await import('./drivers/broker-nats.ts')).createNatsBroker({ url, name, replicas, log });
-    case 'amqp':
-    case 'amqps':
-      return (await import('./drivers/broker-rabbitmq.ts')).createRabbitBroker({ url, name, replicas, log });
-    case 'valkey':
-    case 'valkeys':
-    case 'redis':
-    case 'rediss':
-      return (await import('./drivers/broker-valkey.ts')).createValkeyBroker({ url, name, log });
-    default:
-      throw new StartError(
-        'Expected postgres:, nats:, nats+tls:, amqp:, amqps:, valkey:, valkeys:, redis: or rediss: for BROKER_URL, received another scheme.',
-      );
-  }
-}
-
-/** The embedded broker lives in the store's database, or in any other: it takes no part in the store's transactions. */
-function brokerSql({ brokerUrl, databaseUrl, databasePoolMax }: Config, storePool: Pool): BrokerSql {
-  const own = brokerUrl !== 'postgres:';
-  if (own && !/^postgres(ql)?:\/\//.test(brokerUrl)) {
-    throw new StartError('Expected "postgres:" or "postgres://…" for BROKER_URL, received another scheme.');
-  }
-  const url = own ? brokerUrl : databaseUrl;
-  const pool = own ? createPool({ url, max: databasePoolMax, name: 'skrepka broker' }) : storePool;
-  return {
-    query: (text, values) => single(pool, text, values, { writes: true }),
-    listen: (channel, on) =>
-      listen({
-        url,
-        name: 'skrepka broker',
-        channels: [channel],
-        onMessage: on.heard,
-        onConnected: on.connected,
-        onLost: on.lost,
-      }),
-    close: async () => {
-      if (own) await pool.end();
-    },
-  };
 }
 
 /** Only tests pass a script: a child that misbehaves on request. */
@@ -294,62 +230,4 @@ async function release(parts: Parts, images: Images | null): Promise<void> {
   await parts.blobs.close();
   await parts.store.close();
   if (!parts.pool.ended) await parts.pool.end();
-}
-
-/* --------------------------------------------------------------------- verbs */
-
-/** `skrepka start`. Answers the exit code; rejects `StartError`. */
-export async function startEverything(config: Config, { log }: Telemetry): Promise<number> {
-  return await supervise(
-    {
-      log,
-      print: (line) => console.log(line),
-      startDatabase: (options) => startEmbedded({ dir: path.join(config.dataDir, 'postgres'), log, ...options }),
-      migrate,
-      ensureOperator: makeOperator,
-    },
-    config,
-  );
-}
-
-/** `skrepka migrate`. Answers what was applied; rejects `StartError`. */
-export async function migrateDatabase(config: Config): Promise<readonly string[]> {
-  requireDatabase(config.databaseUrl);
-  try {
-    const applied = await migrate(config.databaseUrl);
-    await prepareStorage(config);
-    return applied;
-  } catch (error) {
-    if (error instanceof StartError) throw error;
-    throw new StartError(`The database of DATABASE_URL cannot be migrated: ${describe(error)}.`, error);
-  }
-}
-
-/** The bucket, where there is one. */
-async function prepareStorage(config: Config): Promise<void> {
-  const blobs = await buildBlobs(config);
-  try {
-    await blobs.prepare();
-  } catch (error) {
-    throw new StartError(`The storage of BLOBS_URL cannot be prepared: ${describe(error)}.`, error);
-  } finally {
-    await blobs.close();
-  }
-}
-
-function requireDatabase(databaseUrl: string): void {
-  if (databaseUrl !== '') return;
-  throw new StartError(
-    'DATABASE_URL is not set: give the URL of a PostgreSQL, or run "skrepka start", which brings its own.',
-  );
-}
-
-/** On a connection of its own: nothing else runs yet. */
-async function makeOperator(url: string): Promise<{ handle: string; password: string } | null> {
-  const pool = createPool({ url, max: 1, name: 'skrepka start' });
-  try {
-    return await ensureOperator(createPeople({ pool }));
-  } finally {
-    await pool.end();
-  }
 }

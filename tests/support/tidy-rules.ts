@@ -30,7 +30,7 @@ const tables = ['settings-engines', 'settings-limits'];
 const platform = ['settings', 'config', 'telemetry', 'lifecycle'];
 
 /**
- * Who may import whom. `http`, `cli` → `pipeline` ← `postgres`, `drivers`; only `wiring` sees everything. A layer may
+ * Who may import whom. `http`, `cli` → `pipeline` ← `postgres`, `drivers`; only `wiring` and `verbs` see everything. A layer may
  * always import itself, except that one driver never imports another.
  */
 const mayImport: Readonly<Record<string, readonly string[] | 'everything'>> = {
@@ -49,7 +49,9 @@ const mayImport: Readonly<Record<string, readonly string[] | 'everything'>> = {
   // The supervisor gets the database from wiring: of the pipeline it knows the log alone.
   supervisor: ['pipeline', ...platform, ...leaves],
   wiring: 'everything',
-  main: ['cli', 'supervisor', 'wiring', ...platform, ...leaves],
+  // A verb is wired as a role is: out of drivers and ports, by hand. Nothing but `main` may import it.
+  verbs: 'everything',
+  main: ['cli', 'supervisor', 'wiring', 'verbs', ...platform, ...leaves],
 };
 
 /** Files at the top of `src/` that are parts of another. */
