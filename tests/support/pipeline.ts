@@ -59,6 +59,10 @@ export const quick = {
   janitorMs: 50,
   sweepMs: 100,
   orphanMs: 86_400_000,
+  reprocessWindow: 100,
+  failedRetentionMs: 7 * 86_400_000,
+  historyRetentionMs: 90 * 86_400_000,
+  deepSweepMs: 86_400_000,
 };
 export type Settings = typeof quick;
 
