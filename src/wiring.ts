@@ -24,7 +24,7 @@ import {
   type Reach,
   type Signals,
 } from './pipeline/ports.ts';
-import { recipes } from './pipeline/recipe.ts';
+import { chosenVersion, recipes } from './pipeline/recipe.ts';
 import { createRelay } from './pipeline/relay.ts';
 import type { Store } from './pipeline/store.ts';
 import { createWorker } from './pipeline/worker.ts';
@@ -60,11 +60,12 @@ interface Parts {
 /** Starts the roles in this process. Rejects `StartError` when the configuration or the port does not allow it. */
 export async function run(
   wanted: readonly Role[],
-  config: Config,
+  given: Config,
   { telemetry, reach = async () => {}, renderScript }: { telemetry: Telemetry; reach?: Reach; renderScript?: URL },
 ): Promise<Running> {
-  requireEngines(config);
-  requireDatabase(config);
+  requireEngines(given);
+  requireDatabase(given);
+  const config = { ...given, pipelineVersion: chosenVersion(given.pipelineVersion) };
   const parts = await buildParts(wanted, config, telemetry, reach);
   const stop = new AbortController();
   const abort = new AbortController();

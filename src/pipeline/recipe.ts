@@ -4,6 +4,7 @@
  *
  * A recipe is never edited once released: other settings are another version.
  */
+import { StartError } from '../errors.ts';
 import type { VariantName } from './attachment.ts';
 
 interface Box {
@@ -53,5 +54,15 @@ const version1: Recipe = {
 
 export const recipes: ReadonlyMap<number, Recipe> = new Map([[version1.version, version1]]);
 
+export const newestVersion = Math.max(...recipes.keys());
 /** The version that new jobs get. */
-export const currentVersion = version1.version;
+export const currentVersion = newestVersion;
+
+/** The version that new jobs get by the setting `PIPELINE_VERSION`, 0 being the newest. Throws `StartError` for one that this build cannot make. */
+export function chosenVersion(setting: number): number {
+  const version = setting === 0 ? newestVersion : setting;
+  if (recipes.has(version)) return version;
+  throw new StartError(
+    `Expected one of ${[...recipes.keys()].join(', ')}, or 0 for the newest, for PIPELINE_VERSION, received ${setting}: this build has no recipe of that version.`,
+  );
+}
