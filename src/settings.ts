@@ -125,6 +125,17 @@ export const table = {
       max: hour,
     },
   ),
+  unsupportedMs: s(
+    'Jobs',
+    'UNSUPPORTED_DELAY',
+    'duration',
+    '60s',
+    'Wait of a job after it came to a worker whose build cannot make its pipeline version.',
+    {
+      min: 100,
+      max: hour,
+    },
+  ),
 
   pipelineVersion: s(
     'Jobs',

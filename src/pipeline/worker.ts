@@ -31,6 +31,8 @@ export interface WorkerSettings extends OutcomeSettings {
   readonly leaseReserveMs: number;
   readonly leaseMarginMs: number;
   readonly starvedMs: number;
+  /** How long a job waits for a build that has its recipe. */
+  readonly unsupportedMs: number;
   /** Pipeline versions whose recipes this build has. */
   readonly versions: readonly number[];
 }
@@ -46,9 +48,6 @@ export interface Worker {
   /** Attempts running now. */
   busy(): number;
 }
-
-/** How long a job waits for a build that has its recipe. */
-const unsupportedMs = 60_000;
 
 export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker {
   const { store, broker, clock, log, meter, reach } = deps;
@@ -167,7 +166,7 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
       versions: settings.versions,
       budgets: settings,
       graceMs: settings.graceMs,
-      unsupportedMs,
+      unsupportedMs: settings.unsupportedMs,
     };
     try {
       return await store.claim(request);

@@ -45,6 +45,7 @@ export const quick = {
   leaseReserveMs: 300,
   leaseMarginMs: 20,
   starvedMs: 300,
+  unsupportedMs: 60_000,
   versions: [...recipes.keys()],
   floorMs: 10,
   baseMs: 10,
