@@ -13,8 +13,14 @@ import { cursorId, pageOf } from './cursor.ts';
 import { type Db, type Pool, single, transaction } from './pool.ts';
 import { onlyRow } from './rows.ts';
 import { type AttachmentRow, attachmentColumns, toAttachment } from './shapes.ts';
+import { nextTurn } from './turns.ts';
 
-/** The beginning of an upload on the database's clock, and what its user has under way. */
+/**
+ * The beginning of an upload on the database's clock, and what its user has under way.
+ *
+ * An upload is recent by `created_at`, the database's clock. Its id carries the clock of the process that made it: good
+ * enough to find the candidates in an index that is there anyway, ten minutes further back than they can be.
+ */
 export async function arrive(pool: Pool, userId: string): Promise<Arrival> {
   const row = onlyRow(
     await single<{ now: Date; pending: number; lately: number }>(
@@ -32,10 +38,11 @@ export async function arrive(pool: Pool, userId: string): Promise<Arrival> {
            from jobs
            where owner_id = $1
              and id > (
-               lpad(to_hex((extract(epoch from now() - interval '1 minute') * 1000)::bigint), 12, '0')
+               lpad(to_hex((extract(epoch from now() - interval '11 minutes') * 1000)::bigint), 12, '0')
                || repeat('0', 20)
              )::uuid
              and origin = 'upload'
+             and created_at > now() - interval '1 minute'
          ) as lately`,
       [userId],
       { writes: false },
@@ -44,7 +51,7 @@ export async function arrive(pool: Pool, userId: string): Promise<Arrival> {
   return { startedAt: row.now.toISOString(), pending: row.pending, lately: row.lately };
 }
 
-/** What the whole system has to do, for admission. */
+/** What the whole system has to do, for admission: asked once a second by every API process, so each figure comes from an index alone. */
 export async function load(pool: Pool): Promise<Load> {
   const row = onlyRow(
     await single<{ queued: number; staging_bytes: number; finished: number }>(
@@ -114,15 +121,7 @@ const acceptSql = `
   job as (
     insert into jobs (id, attachment_id, owner_id, version, origin, state, ring_at, traceparent, turn)
     select $2, id, owner_id, $11, 'upload', 'queued', now(), $20,
-      greatest(
-        now(),
-        (
-          select max(turn)
-          from jobs
-          where owner_id = $3
-            and state in ('queued', 'processing')
-        ) + $21::float8 * interval '1 millisecond'
-      )
+      ${nextTurn({ owner: '$3', origin: "'upload'", spacingMs: '$21' })}
     from attachment
     returning id
   ),

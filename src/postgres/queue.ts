@@ -22,7 +22,7 @@ interface QueueRow {
   cleanups: number;
 }
 
-/** Rates are means over the last minute; the oldest age is since acceptance. */
+/** Rates are means over the last minute, of uploads those that were accepted; the oldest age is since acceptance. */
 export async function queue(pool: Pool): Promise<QueueView> {
   const row = onlyRow(
     await single<QueueRow>(
@@ -30,7 +30,7 @@ export async function queue(pool: Pool): Promise<QueueView> {
       `select waiting.*, staging.*,
          (select count(*) from jobs where state = 'processing') as processing,
          (select count(*) from jobs where state = 'failed') as failed,
-         (select count(*) from jobs where created_at > now() - interval '1 minute') as accepted,
+         (select count(*) from jobs where created_at > now() - interval '1 minute' and origin = 'upload') as accepted,
          (select count(*) from jobs where finished_at > now() - interval '1 minute') as finished,
          (select count(*) from cleanups) as cleanups
        from (

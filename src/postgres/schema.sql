@@ -142,13 +142,14 @@ create table jobs (
   constraint unfinished_has_a_bell check (((state = any (array['queued'::text, 'processing'::text])) = (ring_at is not null)))
 ) with (fillfactor=80, autovacuum_vacuum_scale_factor=0.01);
 create index jobs_by_owner on jobs (owner_id, id desc);
-create index jobs_by_state on jobs (state, id desc);
+create index jobs_by_state on jobs (state, id desc) INCLUDE (origin);
 create index jobs_claimed on jobs (claimed_at desc) where (claimed_at is not null);
 create index jobs_created on jobs (created_at);
 create index jobs_finished on jobs (finished_at) where (finished_at is not null);
+create index jobs_history on jobs (finished_at) where ((finished_at is not null) and (history_gone_at is null));
 create index jobs_ringing on jobs (ring_at) where ((state = 'processing'::text) or (rung_at is not null));
-create index jobs_unfinished_by_owner on jobs (owner_id, turn) where (state = any (array['queued'::text, 'processing'::text]));
-create index jobs_waiting on jobs (origin desc, turn) where ((state = 'queued'::text) and (rung_at is null));
+create index jobs_unfinished_by_owner on jobs (owner_id, origin, turn) where (state = any (array['queued'::text, 'processing'::text]));
+create index jobs_waiting on jobs (origin desc, turn, ring_at) where ((state = 'queued'::text) and (rung_at is null));
 create index jobs_waiting_due on jobs (ring_at) where ((state = 'queued'::text) and (rung_at is null));
 
 create table login_failures (

@@ -249,7 +249,7 @@ function toCode(value: string | null): Code | null {
   return isCode(value) ? value : 'internal';
 }
 
-function member<T extends string>(set: readonly T[], value: string, column: string): T {
+export function member<T extends string>(set: readonly T[], value: string, column: string): T {
   const found = set.find((one) => one === value);
   if (found === undefined) throw new Error(`Expected one of ${set.join(', ')} for ${column}, received ${value}`);
   return found;

@@ -163,6 +163,9 @@ describe('queue', () => {
       processing: 0,
       failed: 0,
       oldestQueuedSeconds: null,
+      oldestDueSeconds: null,
+      stagingBytes: 0,
+      oldestStagingSeconds: null,
       acceptedPerSecond: 0,
       finishedPerSecond: 0,
       cleanups: 0,
@@ -174,19 +177,30 @@ describe('queue', () => {
     const oldest = await s.accept();
     await s.store.takeDue({ limit: 1, window: 1, takenMs: 1_000 });
     await s.accept();
-    await s.pool.query(`update jobs set created_at = now() - interval '2 minutes' where id = $1`, [oldest.jobId]);
-    const { oldestQueuedSeconds, ...view } = await s.store.queue();
+    await s.pool.query(
+      `update jobs set created_at = now() - interval '2 minutes', not_before = now() - interval '70 seconds' where id = $1`,
+      [oldest.jobId],
+    );
+    await s.pool.query(`update attachments set created_at = now() - interval '3 minutes' where id = $1`, [oldest.id]);
+    const { oldestQueuedSeconds, oldestDueSeconds, oldestStagingSeconds, ...view } = await s.store.queue();
     assert.deepEqual(view, {
       queued: 3,
       due: 2,
       announced: 1,
       processing: 1,
       failed: 1,
+      stagingBytes: 5 * oldest.upload.size,
       acceptedPerSecond: 5 / 60,
       finishedPerSecond: 2 / 60,
       cleanups: 3,
     });
-    assert.ok(oldestQueuedSeconds !== null && oldestQueuedSeconds >= 120 && oldestQueuedSeconds < 180);
+    for (const [seconds, least] of [
+      [oldestQueuedSeconds, 120],
+      [oldestDueSeconds, 70],
+      [oldestStagingSeconds, 180],
+    ] as const) {
+      assert.ok(seconds !== null && seconds >= least && seconds < least + 50, `${seconds} s, at least ${least} s`);
+    }
   });
 });
 

@@ -2,7 +2,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { Attempt } from '../../src/pipeline/job.ts';
-import { countAnnounced, ringAgain, takeDue, untilDueMs } from '../../src/postgres/bells.ts';
 import { fail, release, settle, startStore } from '../support/store.ts';
 
 const takenMs = 10_000;
@@ -324,63 +323,3 @@ describe('recentPace', () => {
     assert.equal((await s.store.recentPace()).waitMs, 0);
   });
 });
-
-describe('with ten thousand jobs', () => {
-  it('the relay reads by its partial indexes, never the whole table', async (t) => {
-    const s = await startStore(t);
-    await s.pool.query(
-      `with attachment as (
-         insert into attachments (id, owner_id, state, kind, file_name, content_type, size, sha256, staging_key)
-         select gen_random_uuid(), $1, 'queued', 'image', 'a', 'image/png', 1, repeat('0', 64), 'staging/x'
-         from generate_series(1, 10000)
-         returning id
-       )
-       insert into jobs (id, attachment_id, owner_id, version, state, ring_at, finished_at)
-       select gen_random_uuid(), id, $1, 1, state, case when state = 'queued' then now() end,
-         case when state = 'cancelled' then now() end
-       from (select id, case when random() < 0.1 then 'queued' else 'cancelled' end as state from attachment) one`,
-      [s.owner],
-    );
-    await s.pool.query('analyze jobs');
-    const client = await s.pool.connect();
-    try {
-      await client.query(`load 'auto_explain'`);
-      await client.query('set auto_explain.log_min_duration = 0');
-      await client.query('set auto_explain.log_format = json');
-      await client.query('set client_min_messages = log');
-      const plans: string[] = [];
-      client.on('notice', (notice) => plans.push(notice.message ?? ''));
-      // The store's own statements on this one connection, explained by the server as they run.
-      const one = { connect: async () => ({ query: client.query.bind(client), release: () => {} }) };
-      const pool = one as unknown as typeof s.pool;
-      assert.equal((await takeDue(pool, { ...all, limit: 50 })).length, 50);
-      assert.equal(await countAnnounced(pool), 50);
-      await untilDueMs(pool, 1_000);
-      await ringAgain(pool, 10);
-      assert.equal(plans.length, 4);
-      const scans = plans.flatMap((text) => scansOf(JSON.parse(text.slice(text.indexOf('{'))).Plan));
-      assert.ok(scans.length >= 8);
-      for (const { node, index } of scans) {
-        assert.notEqual(node, 'Seq Scan');
-        assert.match(index ?? '', /^jobs_(waiting|ringing|pkey)$/);
-      }
-    } finally {
-      client.release(true);
-    }
-  });
-});
-
-interface PlanNode {
-  'Node Type': string;
-  'Relation Name'?: string;
-  'Index Name'?: string;
-  Plans?: PlanNode[];
-}
-
-/** How a plan reads `jobs`, wherever it does. The writing of rows already found is no read. */
-function scansOf(plan: PlanNode): { node: string; index: string | undefined }[] {
-  const below = (plan.Plans ?? []).flatMap(scansOf);
-  const node = plan['Node Type'];
-  const reads = node.endsWith('Scan') && (plan['Relation Name'] === 'jobs' || node === 'Bitmap Index Scan');
-  return reads && node !== 'Bitmap Heap Scan' ? [{ node, index: plan['Index Name'] }, ...below] : below;
-}

@@ -1,19 +1,26 @@
 -- Up Migration
 
--- What decides the order in which waiting jobs get a place: now when a job begins to wait or, when its user has others waiting,
--- a step after the last of those. So one user's thousand stand behind another's one, and nobody waits for ever.
+-- What decides the order in which waiting jobs get a place (src/postgres/turns.ts): one user's thousand stand behind another's one,
+-- and nobody waits for ever.
 alter table jobs add column turn timestamptz not null default now();
+update jobs set turn = created_at where state in ('queued', 'processing');
 -- The job makes the published version's variants anew, because some were lost.
 alter table jobs add column rebuild boolean not null default false;
 -- Events older than their retention were removed: from then on the history does not explain the row.
 alter table jobs add column history_gone_at timestamptz;
 
--- By turn for places, by time for the question when the next bell is due.
+-- By turn for places: whether a bell is due is seen in the index, so that those that are not cost no look at their rows. By time for
+-- the question when the next bell is due.
 drop index jobs_waiting;
-create index jobs_waiting on jobs (origin desc, turn) where state = 'queued' and rung_at is null;
+create index jobs_waiting on jobs (origin desc, turn, ring_at) where state = 'queued' and rung_at is null;
 create index jobs_waiting_due on jobs (ring_at) where state = 'queued' and rung_at is null;
 create index jobs_by_owner on jobs (owner_id, id desc);
-create index jobs_unfinished_by_owner on jobs (owner_id, turn) where state in ('queued', 'processing');
+create index jobs_unfinished_by_owner on jobs (owner_id, origin, turn) where state in ('queued', 'processing');
+-- With the origin, the backlog is counted without a look at the rows.
+drop index jobs_by_state;
+create index jobs_by_state on jobs (state, id desc) include (origin);
+-- Whose events are still kept, longest finished first.
+create index jobs_history on jobs (finished_at) where finished_at is not null and history_gone_at is null;
 
 -- What staging holds, and since when.
 create index attachments_staging on attachments (created_at) include (size) where staging_gone_at is null;

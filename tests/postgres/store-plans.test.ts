@@ -1,0 +1,159 @@
+/** What is asked all day long is read by its index, whatever has piled up: with ten thousand waiting and many more finished jobs. */
+import assert from 'node:assert/strict';
+import { describe, it, type TestContext } from 'node:test';
+import { accept, arrive, load } from '../../src/postgres/attachments.ts';
+import { countAnnounced, recentPace, ringAgain, takeDue, untilDueMs } from '../../src/postgres/bells.ts';
+import type { Pool } from '../../src/postgres/pool.ts';
+import { newUpload, startStore } from '../support/store.ts';
+
+const waiting = 10_000;
+const announced = 100;
+const finished = 30_000;
+
+/** Jobs of 50 users: waiting, among them many whose time has not come, announced, and finished over the last month. */
+async function startFull(t: TestContext) {
+  const s = await startStore(t);
+  await s.pool.query(
+    `with users as (
+       insert into users (id, handle, password_hash, role)
+       select gen_random_uuid(), 'u' || n, 'x', 'user'
+       from generate_series(1, 50) n
+       returning id
+     ),
+     owner as materialized (
+       select array_agg(id) as ids
+       from users
+     ),
+     attachment as (
+       insert into attachments (id, owner_id, state, kind, file_name, content_type, size, sha256, staging_key, staging_gone_at)
+       select gen_random_uuid(), ids[1 + n % 50], 'queued', 'image', 'a', 'image/png', 1, repeat('0', 64), 'staging/x',
+         case when n > $1::int + $2::int then now() end
+       from generate_series(1, $1::int + $2::int + $3::int) n
+       cross join owner
+       returning id, owner_id, staging_gone_at
+     ),
+     numbered as (
+       select *, row_number() over (order by staging_gone_at is not null) as n
+       from attachment
+     )
+     insert into jobs (
+       id, attachment_id, owner_id, version, state, ring_at, rung_at, turn, claimed_at, finished_at, created_at, history_gone_at
+     )
+     select gen_random_uuid(), id, owner_id, 1,
+       case when n <= $1::int + $2::int then 'queued' else 'cancelled' end,
+       case when n <= $1::int + $2::int then now() + case when n % 10 = 0 then 1 else -1 end * interval '1 hour' end,
+       case when n <= $2::int then now() end,
+       now() - interval '1 hour' + n * interval '100 milliseconds',
+       case when n > $1::int + $2::int then now() - interval '1 minute' * n end,
+       case when n > $1::int + $2::int then now() - interval '1 minute' * n end,
+       now() - interval '1 minute' * n,
+       case when n > $1::int + $2::int + $3::int / 2 then now() end
+     from numbered`,
+    [waiting, announced, finished],
+  );
+  await s.pool.query('vacuum analyze jobs, attachments');
+  return { ...s, ...(await explained(t, s.pool)) };
+}
+
+/** A pool of one connection whose statements are explained by the server as they run, and the reads that they made. */
+async function explained(t: TestContext, full: Pool) {
+  const client = await full.connect();
+  t.after(() => client.release(true));
+  await client.query(`load 'auto_explain'`);
+  await client.query('set auto_explain.log_min_duration = 0');
+  await client.query('set auto_explain.log_analyze = on');
+  await client.query('set auto_explain.log_timing = off');
+  await client.query('set auto_explain.log_format = json');
+  await client.query('set client_min_messages = log');
+  let plans: string[] = [];
+  client.on('notice', (notice) => plans.push(notice.message ?? ''));
+  const one = { connect: async () => ({ query: client.query.bind(client), release: () => {} }) } as unknown as Pool;
+  const readsOf = async (work: (pool: Pool) => Promise<unknown>) => {
+    plans = [];
+    await work(one);
+    return plans.flatMap((text) => scansOf(JSON.parse(text.slice(text.indexOf('{'))).Plan));
+  };
+  return { readsOf };
+}
+
+interface PlanNode {
+  'Node Type': string;
+  'Relation Name'?: string;
+  'Index Name'?: string;
+  'Actual Rows': number;
+  'Actual Loops': number;
+  'Rows Removed by Filter'?: number;
+  'Heap Fetches'?: number;
+  Plans?: PlanNode[];
+}
+
+interface Read {
+  readonly how: string;
+  readonly where: string;
+  /** Rows or entries that were looked at. */
+  readonly rows: number;
+  readonly heapFetches: number;
+}
+
+/** How a plan reads tables, wherever it does. The writing of rows already found is no read. */
+function scansOf(plan: PlanNode): Read[] {
+  const below = (plan.Plans ?? []).flatMap(scansOf);
+  const how = plan['Node Type'];
+  const reads = /^(Seq|Index|Index Only|Bitmap Index) Scan$/.test(how);
+  const rows = (plan['Actual Rows'] + (plan['Rows Removed by Filter'] ?? 0)) * plan['Actual Loops'];
+  const where = plan['Index Name'] ?? plan['Relation Name'] ?? '';
+  return reads ? [{ how, where, rows, heapFetches: plan['Heap Fetches'] ?? 0 }, ...below] : below;
+}
+
+/** Every read is by an index and looks at few rows. */
+function assertFew(reads: readonly Read[], rowsMax: number, indexes: RegExp) {
+  assert.ok(reads.length > 0, 'something was read');
+  for (const read of reads) {
+    assert.match(read.where, indexes, JSON.stringify(read));
+    assert.ok(read.how !== 'Seq Scan' && read.rows <= rowsMax, JSON.stringify(read));
+  }
+}
+
+describe('with ten thousand waiting and thirty thousand finished jobs', () => {
+  it('the relay reads what it takes and what is announced, and nothing else', async (t) => {
+    const s = await startFull(t);
+    const own = /^jobs_(waiting|waiting_due|ringing|claimed|pkey)$/;
+    const few = announced + 64;
+    const taken = await s.readsOf((pool) => takeDue(pool, { limit: 50, window: 1_000, takenMs: 10_000 }));
+    assertFew(taken, few, own);
+    assert.ok(
+      taken.some(({ where }) => where === 'jobs_waiting'),
+      'places go by turn',
+    );
+    assertFew(await s.readsOf((pool) => takeDue(pool, { limit: 50, window: 32, takenMs: 10_000 })), few, own);
+    assertFew(await s.readsOf(countAnnounced), few, own);
+    assertFew(await s.readsOf((pool) => untilDueMs(pool, 1_000)), few, own);
+    assertFew(await s.readsOf(recentPace), few, own);
+    assertFew(await s.readsOf((pool) => ringAgain(pool, 10)), few, own);
+  });
+
+  it('an arrival and an accept read what their user has under way, and nothing else', async (t) => {
+    const s = await startFull(t);
+    const { rows } = await s.pool.query<{ id: string }>(
+      `select owner_id as id from jobs where state = 'queued' limit 1`,
+    );
+    const ownerId = rows[0]?.id ?? assert.fail();
+    const each = (waiting + announced) / 50;
+    const arrival = await s.readsOf((pool) => arrive(pool, ownerId));
+    assertFew(arrival, each, /^jobs_(unfinished_by_owner|by_owner)$/);
+    const reads = await s.readsOf((pool) => accept(pool, newUpload(ownerId)));
+    const turn = reads.filter(({ where }) => where.startsWith('jobs'));
+    assertFew(turn, 2, /^jobs_(unfinished_by_owner|waiting)$/);
+    assert.equal(turn.length, 2);
+  });
+
+  it('the load is read from indexes alone', async (t) => {
+    const s = await startFull(t);
+    const reads = await s.readsOf(load);
+    assert.equal(reads.length, 3);
+    for (const read of reads) {
+      assert.deepEqual([read.how, read.heapFetches], ['Index Only Scan', 0], JSON.stringify(read));
+      assert.ok(read.rows <= waiting + announced, JSON.stringify(read));
+    }
+  });
+});
