@@ -1,9 +1,9 @@
 /**
- * A render child that does what the source's file name says: hangs, crashes, swells, lies. Everything else it renders, so
- * that a test can see the next picture succeed.
+ * A render child that does what the source's file name says, or the last bytes of the source: hangs, crashes, swells, lies.
+ * Everything else it renders, so that a test can see the next picture succeed.
  */
 import { pbkdf2 } from 'node:crypto';
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import type { ChildRendering, Job } from '../../src/drivers/images-protocol.ts';
 import { renderPicture } from '../../src/drivers/images-render.ts';
@@ -34,8 +34,8 @@ const misdeeds: Readonly<Record<string, (job: Job) => Promise<ChildRendering>>> 
     return never(job);
   },
   async swell() {
-    const held: string[][] = [];
-    while (true) held.push(Array.from({ length: 100_000 }, (_, index) => `${held.length}-${index}`));
+    const held: number[][] = [];
+    while (true) held.push(new Array(1_000_000).fill(held.length + 0.5));
   },
   async lie(job) {
     const rendering = await renderPicture(job);
@@ -47,4 +47,12 @@ const misdeeds: Readonly<Record<string, (job: Job) => Promise<ChildRendering>>> 
   },
 };
 
-serveRenders((job) => (misdeeds[basename(job.sourcePath).split('-')[0] ?? ''] ?? renderPicture)(job));
+serveRenders((job) => {
+  const byName = misdeeds[basename(job.sourcePath).split('-')[0] ?? ''];
+  return (byName ?? misdeeds[misdeedIn(job.sourcePath)] ?? renderPicture)(job);
+});
+
+/** What `misled` put behind a picture. */
+function misdeedIn(sourcePath: string): string {
+  return /misdeed:(\w+)$/.exec(readFileSync(sourcePath).toString('latin1').slice(-30))?.[1] ?? '';
+}

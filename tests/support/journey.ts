@@ -6,13 +6,12 @@ import assert from 'node:assert/strict';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { TestContext } from 'node:test';
 import type { Point } from '../../src/pipeline/ports.ts';
 import type { Role } from '../../src/roles.ts';
 import type { register } from './client.ts';
-import { onEnd } from './on-end.ts';
+import { onEnd, type Scope } from './on-end.ts';
 import { freshDatabase } from './postgres.ts';
-import { type Action, type RoleProcess, shortTimes, startRole } from './role.ts';
+import { type Action, type RoleOptions, type RoleProcess, shortTimes, startRole } from './role.ts';
 import { until } from './until.ts';
 
 /** Retries soon besides: these journeys fail on purpose. */
@@ -21,13 +20,17 @@ const quick = { ...shortTimes, RETRY_FLOOR: '50ms', RETRY_BASE: '50ms' };
 export type User = Awaited<ReturnType<typeof register>>;
 
 /** Everything that a journey needs; all of it is gone when `t` ends. `settings` come on top of the short times. */
-export async function openJourney(t: TestContext, settings: Readonly<Record<string, string>> = {}) {
+export async function openJourney(t: Scope, settings: Readonly<Record<string, string>> = {}) {
   const dataDir = await mkdtemp(join(tmpdir(), 'skrepka-journey-'));
   onEnd(t, () => rm(dataDir, { recursive: true, force: true }));
   const { url: databaseUrl, pool } = await freshDatabase(t);
 
-  const start = (roles: readonly Role[], points: Partial<Record<Point, Action>> = {}) =>
-    startRole(t, { roles, databaseUrl, dataDir, settings: { ...quick, ...settings }, points });
+  const start = (
+    roles: readonly Role[],
+    points: Partial<Record<Point, Action>> = {},
+    own: Pick<RoleOptions, 'settings' | 'renderScript'> = {},
+  ) =>
+    startRole(t, { ...own, roles, databaseUrl, dataDir, settings: { ...quick, ...settings, ...own.settings }, points });
   const job = async (attachmentId: string) =>
     (await pool.query('select * from jobs where attachment_id = $1', [attachmentId])).rows[0];
   const count = async (table: 'attachments' | 'jobs' | 'variants' | 'cleanups' | 'messages') =>

@@ -229,3 +229,8 @@ export function flipped(bytes: Buffer, from: number, count: number, seed: number
   }
   return damaged;
 }
+
+/** The picture with a word behind it that `images-hostile-child.ts` obeys, as a decoder with a hole would: `hang`, `segfault`, `swell` … */
+export function withMisdeed(picture: Buffer, misdeed: string): Buffer {
+  return Buffer.concat([picture, Buffer.from(`misdeed:${misdeed}`)]);
+}

@@ -1,0 +1,181 @@
+/**
+ * What an attacker uploads: bombs in every format, damaged files, and pictures that make a decoder with a hole hang, crash
+ * or swell. Each names the ends that are honest for it, and how many attempts it may cost.
+ */
+import { deflateSync } from 'node:zlib';
+import type { Code } from '../../src/errors.ts';
+import {
+  bitPng,
+  claimSize,
+  firstScanAt,
+  flat,
+  flipped,
+  frames,
+  photo,
+  repeatedWebp,
+  repeatScans,
+  withMisdeed,
+  withPngChunks,
+} from './pictures.ts';
+
+export interface Hostile {
+  /** Completes the sentence "an upload that is …". */
+  readonly what: string;
+  readonly type: string;
+  /** How it may end. `ready`: rendered, where the decoder honestly can. */
+  readonly ends: readonly (Code | 'ready')[];
+  readonly attempts: number;
+  make(): Promise<Buffer>;
+}
+
+/** The limits that `hostilePictures` are made for, as settings. A child of this size renders what they allow. */
+export const attackLimits = {
+  MAX_PIXELS: '20000000',
+  MAX_PIXELS_AVIF: '10000000',
+  RENDER_MEMORY: '256MiB',
+} as const;
+
+const grey = { r: 90, g: 90, b: 90 };
+const jpeg = () => photo(300, 200).jpeg().toBuffer();
+const progressive = () => photo(300, 200).jpeg({ progressive: true }).toBuffer();
+const part = async (bytes: Promise<Buffer>, keep: (length: number) => number) => {
+  const whole = await bytes;
+  return whole.subarray(0, keep(whole.length));
+};
+
+const bombs: readonly Hostile[] = [
+  {
+    what: 'a progressive JPEG of 2,000 scans',
+    type: 'image/jpeg',
+    ends: ['too_many_scans'],
+    attempts: 1,
+    make: async () => repeatScans(await progressive(), 2000),
+  },
+  {
+    what: 'a WebP of 3,000 frames',
+    type: 'image/webp',
+    ends: ['too_many_frames'],
+    attempts: 1,
+    make: () => repeatedWebp(512, 512, 3000),
+  },
+  {
+    what: 'a PNG with 900 texts that unpack to megabytes',
+    type: 'image/png',
+    ends: ['ready', 'corrupt_image', 'render_timeout', 'render_memory'],
+    attempts: 2,
+    async make() {
+      const text = Buffer.concat([Buffer.from('k\0\0'), deflateSync(Buffer.alloc(4_000_000))]);
+      return withPngChunks(await photo(100, 100).png().toBuffer(), 'zTXt', text, 900);
+    },
+  },
+  {
+    what: 'an AVIF of 7,000 × 7,000 in few bytes',
+    type: 'image/avif',
+    ends: ['too_many_pixels'],
+    attempts: 1,
+    make: () => hugeAvif(7000),
+  },
+  {
+    what: 'a small JPEG that claims 64,250 × 64,250',
+    type: 'image/jpeg',
+    ends: ['too_many_pixels'],
+    attempts: 1,
+    make: async () => claimSize(await jpeg(), 64_250, 64_250),
+  },
+  {
+    what: 'a flat PNG of 20,000 × 20,000',
+    type: 'image/png',
+    ends: ['too_many_pixels'],
+    attempts: 1,
+    make: async () => bitPng(20_000, 20_000),
+  },
+  {
+    what: 'a PNG of exactly the pixel limit',
+    type: 'image/png',
+    ends: ['ready'],
+    attempts: 1,
+    make: async () => bitPng(5000, 4000),
+  },
+  {
+    what: 'a PNG of one row more than the pixel limit',
+    type: 'image/png',
+    ends: ['too_many_pixels'],
+    attempts: 1,
+    make: async () => bitPng(5000, 4001),
+  },
+  {
+    what: 'a GIF of two frames of 5,000 × 5,000',
+    type: 'image/gif',
+    ends: ['too_many_pixels'],
+    attempts: 1,
+    make: () => frames(5000, 5000, 2).gif({ effort: 1, colours: 4 }).toBuffer(),
+  },
+  {
+    what: 'a GIF of 400 small frames',
+    type: 'image/gif',
+    ends: ['ready'],
+    attempts: 1,
+    make: () => frames(64, 64, 400).gif({ effort: 1 }).toBuffer(),
+  },
+  {
+    what: 'a strip of 720 × 20,000',
+    type: 'image/png',
+    ends: ['ready'],
+    attempts: 1,
+    make: async () => bitPng(720, 20_000),
+  },
+];
+
+/** A real AVIF of that side, which a decoder needs about 20 bytes a pixel for. Its header is small and its pixels are flat. */
+async function hugeAvif(side: number): Promise<Buffer> {
+  return await flat(side, side, grey).avif({ effort: 0 }).toBuffer();
+}
+
+const damaged: readonly Hostile[] = [
+  ...['at 60 %', 'by two bytes', 'in its header'].map(
+    (where): Hostile => ({
+      what: `a JPEG that is cut ${where}`,
+      type: 'image/jpeg',
+      ends: ['corrupt_image'],
+      attempts: 1,
+      make: () =>
+        part(jpeg(), (length) => (where === 'at 60 %' ? length * 0.6 : where === 'by two bytes' ? length - 2 : 300)),
+    }),
+  ),
+  ...[1, 2, 3, 4, 5, 6].map(
+    (seed): Hostile => ({
+      what: `a JPEG with 200 bytes flipped by seed ${seed}`,
+      type: 'image/jpeg',
+      ends: ['ready', 'corrupt_image'],
+      attempts: 1,
+      async make() {
+        const whole = await (seed % 2 === 0 ? jpeg() : progressive());
+        return flipped(whole, firstScanAt(whole), 200, seed);
+      },
+    }),
+  ),
+];
+
+const ends: Readonly<Record<string, [what: string, code: Code]>> = {
+  hang: ['never ends', 'render_timeout'],
+  busy: ['never ends inside its codec', 'render_timeout'],
+  swell: ['eats memory', 'render_memory'],
+  killed: ['is shot by the kernel for its memory', 'render_memory'],
+  segfault: ['segfaults', 'render_crashed'],
+  abort: ['aborts', 'render_crashed'],
+  leave: ['leaves without a word', 'render_crashed'],
+  lie: ['answers for another recipe', 'render_crashed'],
+  babble: ['says what no child says', 'render_crashed'],
+};
+
+const holes = Object.entries(ends).map(
+  ([misdeed, [what, code]]): Hostile => ({
+    what: `a picture whose render ${what}`,
+    type: 'image/jpeg',
+    ends: [code],
+    attempts: 2,
+    make: async () => withMisdeed(await jpeg(), misdeed),
+  }),
+);
+
+export const hostilePictures: readonly Hostile[] = [...bombs, ...damaged, ...holes];
