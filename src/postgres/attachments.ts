@@ -294,6 +294,7 @@ async function cancelJobs(db: Db, attachmentId: string): Promise<boolean> {
      job as (
        update jobs
        set state = 'cancelled',
+           rebuild = false,
            lease_until = null,
            ring_at = null,
            rung_at = null,

@@ -117,6 +117,7 @@ async function exhaust(db: Db, jobId: string, worker: string): Promise<void> {
     `with job as (
        update jobs
        set state = 'failed',
+           rebuild = false,
            crashes = crashes + 1,
            lease_until = null,
            ring_at = null,

@@ -17,25 +17,22 @@ interface Reason {
   readonly adds: readonly Counter[];
   /** Whether the fence grows by one; it stays otherwise. */
   readonly fences: boolean;
+  /** Whether a new generation begins: all counters but `attempts` start at zero. */
+  readonly renews: boolean;
 }
 
 const reason = (
   from: readonly (JobState | null)[],
   to: JobState,
   adds: readonly Counter[],
-  fences = false,
-): Reason => ({
-  from,
-  to,
-  adds,
-  fences,
-});
+  { fences = false, renews = false } = {},
+): Reason => ({ from, to, adds, fences, renews });
 
 export const jobReasons = {
   accepted: reason([null], 'queued', []),
-  claimed: reason(['queued'], 'processing', ['attempts'], true),
+  claimed: reason(['queued'], 'processing', ['attempts'], { fences: true }),
   /** Claimed again after a lease that ended without a word. */
-  crashed: reason(['processing'], 'processing', ['attempts', 'crashes'], true),
+  crashed: reason(['processing'], 'processing', ['attempts', 'crashes'], { fences: true }),
   /** The claim that found the crash budget spent: no attempt begins. */
   exhausted: reason(['processing'], 'failed', ['crashes']),
   retried: reason(['processing'], 'queued', ['failures']),
@@ -47,9 +44,9 @@ export const jobReasons = {
   /** A job of a newer version for a ready attachment. */
   reprocessed: reason([null], 'queued', []),
   /** A new generation of a failed job: counters start again, the fence goes on. */
-  replayed: reason(['failed'], 'queued', []),
-  /** A new generation of a succeeded job, because variants were lost. */
-  rebuilding: reason(['succeeded'], 'queued', []),
+  replayed: reason(['failed'], 'queued', [], { renews: true }),
+  /** A new generation of the published version's job, because variants were lost; `failed` where the rebuild before failed. */
+  rebuilding: reason(['succeeded', 'failed'], 'queued', [], { renews: true }),
 } as const satisfies Record<string, Reason>;
 
 export type JobReason = keyof typeof jobReasons;
@@ -57,6 +54,7 @@ export type JobReason = keyof typeof jobReasons;
 /** What the history says a job's row must hold. */
 export interface Replayed {
   readonly state: JobState | null;
+  readonly generation: number;
   readonly fence: number;
   readonly attempts: number;
   readonly failures: number;
@@ -66,7 +64,7 @@ export interface Replayed {
 
 /** Adds a job's events up, oldest first. Throws where one does not follow from those before it. */
 export function replayHistory(events: readonly JobEvent[]): Replayed {
-  let row: Replayed = { state: null, fence: 0, attempts: 0, failures: 0, crashes: 0, releases: 0 };
+  let row: Replayed = { state: null, generation: 1, fence: 0, attempts: 0, failures: 0, crashes: 0, releases: 0 };
   for (const event of events) {
     const known: Reason | undefined = isReason(event.reason) ? jobReasons[event.reason] : undefined;
     if (!known) throw new Error(`Expected a known reason for an event, received ${event.reason}`);
@@ -75,9 +73,11 @@ export function replayHistory(events: readonly JobEvent[]): Replayed {
     }
     const fence = row.fence + (known.fences ? 1 : 0);
     if (event.fence !== fence) throw new Error(`Expected fence ${fence} for ${event.reason}, received ${event.fence}`);
-    const added = (counter: Counter) => row[counter] + (known.adds.includes(counter) ? 1 : 0);
+    const added = (counter: Counter) =>
+      (known.renews && counter !== 'attempts' ? 0 : row[counter]) + (known.adds.includes(counter) ? 1 : 0);
     row = {
       state: known.to,
+      generation: row.generation + (known.renews ? 1 : 0),
       fence,
       attempts: added('attempts'),
       failures: added('failures'),

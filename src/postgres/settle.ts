@@ -22,8 +22,9 @@ export interface End<Kind> {
 
 /**
  * processing → succeeded: the attachment shows this version from the commit on. processing → superseded where a version
- * at least as new is published. Guard: see above; not deleted; `pipeline_version < version`. Rejects `StoreError`; an
- * `internal` error when the result does not fit the attempt, an impossible state.
+ * at least as new is published. Guard: see above; not deleted; `pipeline_version < version` or, for a rebuild, equal: it
+ * replaces the set of the very version that is published. Rejects `StoreError`; an `internal` error when the result does
+ * not fit the attempt, an impossible state.
  */
 export function settle(
   pool: Pool,
@@ -36,7 +37,7 @@ export function settle(
     const held = await lockAttempt(db, attempt);
     if (held.kind === 'cancelled') await cleanAttempt(db, attempt, options.graceMs, 'cancelled');
     if (held.kind !== 'held') return { kind: held.kind, changed: false };
-    if (held.pipelineVersion >= held.version) {
+    if (held.rebuild ? held.pipelineVersion > held.version : held.pipelineVersion >= held.version) {
       await endJob(db, attempt, 'superseded', 'superseded', options.who, null);
       await cleanAttempt(db, attempt, options.graceMs, 'superseded');
       return { kind: 'superseded', changed: false };
@@ -98,6 +99,7 @@ export function release(
 interface Held {
   readonly kind: 'held';
   readonly version: number;
+  readonly rebuild: boolean;
   readonly failures: number;
   readonly strikes: number;
   /** Of the attachment: what is published now, 0 for nothing. */
@@ -124,8 +126,8 @@ async function lockAttempt(db: Db, attempt: Attempt): Promise<Held | { kind: 'ca
      for no key update`,
     [attempt.attachmentId],
   );
-  const jobs = await db.query<{ version: number; failures: number; strikes: number }>(
-    `select version, failures, strikes
+  const jobs = await db.query<{ version: number; rebuild: boolean; failures: number; strikes: number }>(
+    `select version, rebuild, failures, strikes
      from jobs
      where id = $1
        and attachment_id = $2
@@ -282,6 +284,7 @@ async function endJob(
     `with job as (
        update jobs
        set state = $2,
+           rebuild = false,
            lease_until = null,
            ring_at = null,
            rung_at = null,

@@ -5,13 +5,17 @@
 import type { Signals } from '../pipeline/ports.ts';
 import { type Store, StoreError } from '../pipeline/store.ts';
 import * as attachments from './attachments.ts';
+import { audit, audited } from './audit.ts';
 import * as bells from './bells.ts';
 import * as claims from './claims.ts';
 import * as cleanups from './cleanups.ts';
+import { countFailed, failedJobs } from './failures.ts';
+import * as generations from './generations.ts';
 import * as idempotency from './idempotency.ts';
 import { schemaProblem } from './migrate.ts';
 import { type Pool, transaction } from './pool.ts';
 import * as queue from './queue.ts';
+import * as reprocessings from './reprocessings.ts';
 import * as endings from './settle.ts';
 
 export interface StoreSettings {
@@ -36,6 +40,7 @@ export function createStore(
 
   return {
     ...untold(pool),
+    ...operated(pool, signals),
     async accept(upload) {
       const acceptance = await attachments.accept(pool, upload);
       if (acceptance.kind === 'accepted') signals.announce('due');
@@ -70,9 +75,37 @@ export function createStore(
 }
 
 type Told = 'accept' | 'claim' | 'settle' | 'fail' | 'release' | 'deleteAttachment' | 'lead' | 'close';
+type Operated = 'replay' | 'reprocess' | 'rebuild' | 'feedReprocessing';
+
+/** The operators' verbs that set bells. */
+function operated(pool: Pool, signals: Signals): Pick<Store, Operated> {
+  return {
+    async replay(jobId, options) {
+      const { kind, changed } = await generations.replay(pool, jobId, options);
+      if (changed !== null) signals.announce('changed', changed);
+      if (kind === 'replayed') signals.announce('due');
+      return kind;
+    },
+    async reprocess(attachmentId, options) {
+      const reprocessed = await reprocessings.reprocess(pool, attachmentId, options);
+      if (reprocessed === 'made' || reprocessed === 'replayed') signals.announce('due');
+      return reprocessed;
+    },
+    async rebuild(attachmentId, options) {
+      const rebuild = await generations.rebuild(pool, attachmentId, options);
+      if (rebuild === 'rebuilding') signals.announce('due');
+      return rebuild;
+    },
+    async feedReprocessing(options) {
+      const made = await reprocessings.feedReprocessing(pool, options);
+      if (made > 0) signals.announce('due');
+      return made;
+    },
+  };
+}
 
 /** The verbs after which nobody needs to be woken. */
-function untold(pool: Pool): Omit<Store, Told> {
+function untold(pool: Pool): Omit<Store, Told | Operated> {
   return {
     arrive: (userId) => attachments.arrive(pool, userId),
     load: () => attachments.load(pool),
@@ -104,6 +137,13 @@ function untold(pool: Pool): Omit<Store, Told> {
     queue: () => queue.queue(pool),
     listJobs: (filter) => queue.listJobs(pool, filter),
     job: (id) => queue.job(pool, id),
+    failedJobs: (filter, limit) => failedJobs(pool, filter, limit),
+    countFailed: (filter) => countFailed(pool, filter),
+    askReprocessing: (options) => reprocessings.askReprocessing(pool, options),
+    reprocessing: (version) => reprocessings.reprocessing(pool, version),
+    countBelow: (version) => reprocessings.countBelow(pool, version),
+    audit: (options) => audit(pool, options),
+    audited: (id) => audited(pool, id),
     health: () => health(pool),
   };
 }
