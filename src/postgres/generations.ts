@@ -12,6 +12,7 @@ import { setAttachmentState } from './claims.ts';
 import type { JobReason } from './history.ts';
 import { type Db, type Pool, transaction } from './pool.ts';
 import { toAttachmentState, toJobState } from './shapes.ts';
+import { nextTurn } from './turns.ts';
 
 /** What a new generation did, and the attachment whose state it changed, or null. */
 export interface Begun<Kind> {
@@ -196,16 +197,10 @@ async function beginGeneration(
            not_before = now(),
            ring_at = now(),
            rung_at = null,
-           -- greatest() passes over a null: nobody waits, or no spacing is asked for.
-           turn = greatest(
-             now(),
-             (
-               select max(waiting.turn)
-               from jobs waiting
-               where waiting.owner_id = jobs.owner_id
-                 and waiting.state in ('queued', 'processing')
-             ) + $6::float8 * interval '1 millisecond'
-           ),
+           turn = case
+             when $6::float8 is null then now()
+             else ${nextTurn({ owner: 'jobs.owner_id', origin: 'jobs.origin', spacingMs: '$6' })}
+           end,
            updated_at = now(),
            finished_at = null
        where id = $1

@@ -34,7 +34,7 @@ create table attachments (
 );
 create index attachments_by_owner on attachments (owner_id, id desc) where (deleted_at is null);
 create index attachments_by_owner_and_state on attachments (owner_id, state, id desc) where (deleted_at is null);
-create index attachments_by_version on attachments (pipeline_version, id) where ((state = 'ready'::text) and (deleted_at is null));
+create index attachments_by_version on attachments (pipeline_version, id) where ((state = 'ready'::text) and (kind = 'image'::text) and (deleted_at is null));
 create index attachments_staging on attachments (created_at) INCLUDE (size) where (staging_gone_at is null);
 
 create table chat_members (
@@ -147,6 +147,7 @@ create index jobs_claimed on jobs (claimed_at desc) where (claimed_at is not nul
 create index jobs_created on jobs (created_at);
 create index jobs_finished on jobs (finished_at) where (finished_at is not null);
 create index jobs_history on jobs (finished_at) where ((finished_at is not null) and (history_gone_at is null));
+create index jobs_reprocessing on jobs (state, version) where (origin = 'reprocess'::text);
 create index jobs_ringing on jobs (ring_at) where ((state = 'processing'::text) or (rung_at is not null));
 create index jobs_unfinished_by_owner on jobs (owner_id, origin, turn) where (state = any (array['queued'::text, 'processing'::text]));
 create index jobs_waiting on jobs (origin desc, turn, ring_at) where ((state = 'queued'::text) and (rung_at is null));

@@ -26,8 +26,10 @@ create index jobs_history on jobs (finished_at) where finished_at is not null an
 create index attachments_staging on attachments (created_at) include (size) where staging_gone_at is null;
 -- Whether a clean-up waits for an object: asked of every stray.
 create index cleanups_by_key on cleanups (key);
--- What a newer version has still to make.
-create index attachments_by_version on attachments (pipeline_version, id) where state = 'ready' and deleted_at is null;
+-- What a newer version has still to make: pictures, since a file has no variants.
+create index attachments_by_version on attachments (pipeline_version, id) where state = 'ready' and kind = 'image' and deleted_at is null;
+-- How far it is, and how many of its jobs are unfinished.
+create index jobs_reprocessing on jobs (state, version) where origin = 'reprocess';
 
 alter table job_events drop constraint job_events_reason_check;
 alter table job_events add constraint job_events_reason_check check (
@@ -57,6 +59,6 @@ alter table job_events add constraint job_events_reason_check check (
     'accepted', 'claimed', 'crashed', 'exhausted', 'retried', 'failed', 'released', 'settled', 'superseded', 'cancelled'
   )
 );
-drop index cleanups_by_key, attachments_by_version, attachments_staging, jobs_unfinished_by_owner, jobs_by_owner, jobs_waiting_due, jobs_waiting;
+drop index cleanups_by_key, jobs_reprocessing, attachments_by_version, attachments_staging, jobs_unfinished_by_owner, jobs_by_owner, jobs_waiting_due, jobs_waiting;
 create index jobs_waiting on jobs (origin desc, ring_at) where state = 'queued' and rung_at is null;
 alter table jobs drop column history_gone_at, drop column rebuild, drop column turn;
