@@ -20,7 +20,7 @@ export const jobTransitions: readonly { from: JobState | null; to: JobState; by:
   { from: 'processing', to: 'failed', by: 'settle, claim of a spent budget' },
   { from: 'queued', to: 'cancelled', by: 'delete' },
   { from: 'processing', to: 'cancelled', by: 'delete' },
-  { from: 'failed', to: 'queued', by: 'replay' },
+  { from: 'failed', to: 'queued', by: 'replay, rebuild after a failed one' },
   { from: 'succeeded', to: 'queued', by: 'rebuild of lost variants' },
 ];
 

@@ -95,19 +95,22 @@ export interface FailedFilter {
 
 /**
  * `replayed`: failed → queued in a new generation. All others changed nothing: `already_succeeded`; `job_unfinished`: queued or
- * running, also by an earlier replay; `job_ended`: superseded, cancelled, or its attachment was deleted; `staging_gone`: nothing is left to render from;
- * `not_found`.
+ * running, also by an earlier replay; `job_ended`: superseded, cancelled, its attachment was deleted, or a newer version is published;
+ * `staging_gone`: nothing is left to render from; `not_found`.
  */
 export type Replay = 'replayed' | 'already_succeeded' | 'job_unfinished' | 'job_ended' | 'staging_gone' | 'not_found';
 
-/** A wish to bring all ready attachments to `version`, and how far it is. One for each version; asking again goes on with it. */
+/**
+ * A wish to bring all ready attachments to `version`, and how far it is. One for each version, of which at most one is open; asking
+ * again goes on with it. Only pictures are brought up and counted: a `file` has no variants, so no version is newer for it.
+ */
 export interface Reprocessing {
   readonly version: number;
   readonly askedAt: Date;
   readonly askedBy: string;
   /** Whether failed jobs of the version are replayed on the way. */
   readonly retryFailed: boolean;
-  /** When the last job was made; null while there is more to make. */
+  /** When nothing was left to make, or another version was asked for; null while the wish is open. */
   readonly doneAt: Date | null;
   /** Ready attachments below the version that have no job of it yet. */
   readonly remaining: number;
@@ -117,7 +120,10 @@ export interface Reprocessing {
   readonly failed: number;
 }
 
-/** `made`: a new job. `replayed`: a failed job of the version. `exists`: a job of the version is unfinished. `current`: published at it or above. `not_ready`: nothing is published yet. */
+/**
+ * `made`: a new job. `replayed`: a failed job of the version. `exists`: a job of the version is unfinished. `current`: published at it or
+ * above, or a `file`. `not_ready`: nothing is published yet.
+ */
 export type Reprocessed = 'made' | 'replayed' | 'exists' | 'current' | 'not_ready' | 'not_found';
 
 /** `rebuilding`: its job is queued again, to make the published version's variants anew. Nothing changed otherwise: `job_unfinished`; `not_ready`; `changed`: the set is not that of `keys` any more. */
@@ -148,29 +154,49 @@ export interface Registry {
   job(id: string): Promise<{ job: JobView; events: readonly JobEvent[] } | null>;
 
   /**
-   * failed → queued: a new generation, with failures, strikes, crashes and releases at zero and the error cleared; `rings` and `fence`
-   * go on. The attachment of a first version goes failed → queued with it. Guard, under the locks of attachment, then job: failed, not
-   * deleted, and its source still there. Announces `due` and `changed`.
+   * failed → queued: a new generation, with failures, strikes, crashes and releases at zero and the error cleared; `attempts`, `rings`
+   * and `fence` go on. The attachment of a first version goes failed → queued with it; the job of a rebuild that failed is a rebuild
+   * again. Its turn is `spacingMs` after its owner's last, as on accept. Guard, under the locks of attachment, then job: failed, not
+   * deleted, nothing newer published, and its source still there: staging of a first version, else the published original.
+   * Announces `due` and `changed`.
    */
   replay(jobId: string, options: { who: string; spacingMs: number }): Promise<Replay>;
-  /** Ids of failed jobs, for a replay of many. */
+  /**
+   * Ids of failed jobs, for a replay of many: oldest failure first, and those that a replay would refuse after all others, so that they
+   * never fill an answer in front of what can be replayed.
+   */
   failedJobs(filter: FailedFilter, limit: number): Promise<readonly string[]>;
+  /** All that match, also what a replay would refuse. */
   countFailed(filter: FailedFilter): Promise<number>;
 
-  /** A job of `version` for one ready attachment; a failed one of that version is replayed. */
+  /** A job of `version` for one ready attachment; a failed one of that version is replayed. Not held back by any window. Its turn is now. Announces `due`. */
   reprocess(attachmentId: string, options: { version: number; who: string }): Promise<Reprocessed>;
-  /** Writes the wish down. A finished one begins anew, since more may have become ready at an older version meanwhile. */
+  /**
+   * Writes the wish down. A finished one begins anew, since more may have become ready at an older version meanwhile; so does an open one
+   * when `retryFailed` was not asked before. Otherwise an open one is left as it is. Open wishes for other versions end: their jobs that
+   * exist go on, and no more are made. Asking for the version that everything has is how a wish is taken back.
+   */
   askReprocessing(options: { version: number; retryFailed: boolean; who: string }): Promise<Reprocessing>;
   /** How a wish stands; null when nobody asked for this version. */
   reprocessing(version: number): Promise<Reprocessing | null>;
-  /** Ready attachments below `version`. */
+  /** Ready pictures below `version`, whatever jobs they have. */
   countBelow(version: number): Promise<number>;
-  /** Makes the next jobs of unfinished wishes, at most `limit`, while fewer than `window` jobs of reprocessing are unfinished. Answers how many. */
+  /**
+   * Makes the next jobs of the open wish, at most `limit`, while fewer than `window` jobs of reprocessing are unfinished. Answers how many;
+   * 0 also when a pass has come to its end, and the next call tells whether another is needed. Failed jobs of the version are replayed
+   * where the wish says so, each at most once for each asking. Feeders at once take turns and never pass `window` together; what was
+   * asked for one by one counts and is not held back. Announces `due`.
+   */
   feedReprocessing(options: { window: number; limit: number }): Promise<number>;
-  /** succeeded → queued: the job of the published version makes its variants anew. Guard: ready, not deleted, and its set still the one of `keys`. */
+  /**
+   * succeeded → queued, or failed → queued where an earlier rebuild failed: the job of the published version makes its variants anew. The
+   * attachment stays ready with its rows until then, also when the rebuild fails. Guard: ready, not deleted, and `keys` are those of its
+   * variants, in any order. Its turn is now. Announces `due`.
+   */
   rebuild(attachmentId: string, options: { keys: readonly string[]; who: string }): Promise<Rebuild>;
 
-  /** Living attachments after `after` in the order of their ids. */
+  /** Living attachments after the id `after`, in the order of their ids. */
   audit(options: { after: string | null; limit: number }): Promise<readonly Audited[]>;
+  /** Null once it is deleted, or for an unknown id. */
   audited(id: string): Promise<Audited | null>;
 }
