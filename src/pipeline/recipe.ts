@@ -52,7 +52,10 @@ const version1: Recipe = {
   ],
 };
 
-export const recipes: ReadonlyMap<number, Recipe> = new Map([[version1.version, version1]]);
+/** In order. A recipe that left this list would make `rebuild` and roll-back of its version impossible. */
+const released: readonly Recipe[] = [version1];
+
+export const recipes: ReadonlyMap<number, Recipe> = new Map(released.map((recipe) => [recipe.version, recipe]));
 
 export const newestVersion = Math.max(...recipes.keys());
 /** The version that new jobs get. */

@@ -89,5 +89,5 @@ export async function register(base: () => string) {
       assert.equal(sha256(bytes), variant.sha256, variant.name);
     }
   }
-  return { ask, json, send, upload, attachment, until, bytesOf, assertWhole };
+  return { authorization, ask, json, send, upload, attachment, until, bytesOf, assertWhole };
 }

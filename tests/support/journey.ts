@@ -28,7 +28,7 @@ export async function openJourney(t: Scope, settings: Readonly<Record<string, st
   const start = (
     roles: readonly Role[],
     points: Partial<Record<Point, Action>> = {},
-    own: Pick<RoleOptions, 'settings' | 'renderScript'> = {},
+    own: Pick<RoleOptions, 'settings' | 'renderScript' | 'build'> = {},
   ) =>
     startRole(t, { ...own, roles, databaseUrl, dataDir, settings: { ...quick, ...settings, ...own.settings }, points });
   const job = async (attachmentId: string) =>

@@ -9,6 +9,8 @@ import type { Point } from '../../src/pipeline/ports.ts';
 import type { Role } from '../../src/roles.ts';
 import { onEnd, type Scope } from './on-end.ts';
 
+const root = path.resolve(import.meta.dirname, '../..');
+
 export type Action = 'wait' | 'kill';
 export type FromParent =
   | { readonly kind: 'arm'; readonly point: Point; readonly action: Action; readonly number: number }
@@ -44,6 +46,8 @@ export interface RoleOptions {
   readonly points?: Readonly<Partial<Record<Point, Action>>>;
   /** The script of a worker's render children, in place of production's. */
   readonly renderScript?: URL;
+  /** The folder of another build; left out: this one. */
+  readonly build?: string;
 }
 
 export interface RoleProcess {
@@ -68,7 +72,7 @@ export interface RoleProcess {
 
 /** Starts the roles in one process of their own, on a free port; it is killed when `t` ends. Rejects with its output when it does not start. */
 export async function startRole(t: Scope, options: RoleOptions): Promise<RoleProcess> {
-  const child = fork(path.join(import.meta.dirname, 'role-process.ts'), [...options.roles], {
+  const child = fork(path.join(options.build ?? root, 'tests/support/role-process.ts'), [...options.roles], {
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     execArgv: [],
     env: {
