@@ -158,7 +158,6 @@ const damaged: readonly Hostile[] = [
 
 const ends: Readonly<Record<string, [what: string, code: Code]>> = {
   hang: ['never ends', 'render_timeout'],
-  busy: ['never ends inside its codec', 'render_timeout'],
   swell: ['eats memory', 'render_memory'],
   killed: ['is shot by the kernel for its memory', 'render_memory'],
   segfault: ['segfaults', 'render_crashed'],
@@ -166,9 +165,10 @@ const ends: Readonly<Record<string, [what: string, code: Code]>> = {
   leave: ['leaves without a word', 'render_crashed'],
   lie: ['answers for another recipe', 'render_crashed'],
   babble: ['says what no child says', 'render_crashed'],
+  busy: ['never ends inside its codec', 'render_timeout'],
 };
 
-const holes = Object.entries(ends).map(
+const [endless, ...holes] = Object.entries(ends).map(
   ([misdeed, [what, code]]): Hostile => ({
     what: `a picture whose render ${what}`,
     type: 'image/jpeg',
@@ -178,4 +178,5 @@ const holes = Object.entries(ends).map(
   }),
 );
 
-export const hostilePictures: readonly Hostile[] = [...bombs, ...damaged, ...holes];
+/** One that never ends comes first and one last: at no time do both slots of a small worker wait for their deadline together. */
+export const hostilePictures: readonly Hostile[] = [...(endless ? [endless] : []), ...bombs, ...damaged, ...holes];
