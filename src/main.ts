@@ -6,6 +6,7 @@ import { type Order, readOrder } from './cli.ts';
 import { type Config, ConfigError, loadConfig } from './config.ts';
 import { StartError } from './errors.ts';
 import { createLifecycle } from './lifecycle.ts';
+import type { Role } from './roles.ts';
 import { createTelemetry, type Telemetry } from './telemetry.ts';
 
 // A closed terminal or pipe is no reason to die in the middle of a drain.
@@ -29,7 +30,7 @@ async function obey(order: Order): Promise<number> {
 }
 
 async function runRoles(roles: (Order & { kind: 'run' })['roles'], config: Config): Promise<number> {
-  const telemetry = telemetryFor(roles.join(','), config);
+  const telemetry = telemetryFor(roles.join(','), config, roles);
   const lifecycle = createLifecycle(telemetry, { graceMs: config.drainMs });
   const { run } = await import('./wiring.ts');
   const starting = run(roles, config, { telemetry });
@@ -40,8 +41,8 @@ async function runRoles(roles: (Order & { kind: 'run' })['roles'], config: Confi
   return await lifecycle.ended;
 }
 
-function telemetryFor(service: string, config: Config): Telemetry {
-  return createTelemetry({ level: config.logLevel, service, plain: process.stdout.isTTY === true });
+function telemetryFor(service: string, config: Config, roles: readonly Role[] = []): Telemetry {
+  return createTelemetry({ level: config.logLevel, service, roles, plain: process.stdout.isTTY === true });
 }
 
 /** One sentence a problem. A role leaves it to its supervisor to show it. */

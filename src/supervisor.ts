@@ -56,7 +56,10 @@ async function start(deps: SupervisorDeps, config: Config, lifecycle: Lifecycle)
   const holding = holdFolder(config.dataDir, log);
   lifecycle.onStop('the data folder', async () => await (await settled(holding))?.release());
   await holding;
-  await waitForPort(config, lifecycle.draining);
+  await waitForPort(config, 'PORT', lifecycle.draining);
+  // Of the worker alone: the API tells its metrics on its own port.
+  const { host, metricsPort } = config;
+  if (metricsPort > 0) await waitForPort({ host, port: metricsPort }, 'METRICS_PORT', lifecycle.draining);
   const url = config.databaseUrl || (await startDatabase(deps, lifecycle));
   lifecycle.draining.throwIfAborted();
   const applied = await migrate(deps, url);
@@ -134,8 +137,10 @@ async function migrate(deps: SupervisorDeps, url: string): Promise<readonly stri
 
 /* ---------------------------------------------------------------------- port */
 
-/** Rejects `StartError` when the API could not listen. The children of a killed supervisor need a moment to leave the port. */
-async function waitForPort(config: Config, signal: AbortSignal): Promise<void> {
+type Listen = Pick<Config, 'host' | 'port'>;
+
+/** Rejects `StartError` when nobody could listen. The children of a killed supervisor need a moment to leave the port. */
+async function waitForPort(config: Listen, setting: 'PORT' | 'METRICS_PORT', signal: AbortSignal): Promise<void> {
   for (const deadlineMs = performance.now() + portWaitMs; ; ) {
     signal.throwIfAborted();
     const code = await tryPort(config);
@@ -144,11 +149,11 @@ async function waitForPort(config: Config, signal: AbortSignal): Promise<void> {
       await new Promise((resolve) => setTimeout(resolve, 100));
       continue;
     }
-    throw new StartError(portSentence(code, config));
+    throw new StartError(portSentence(code, config, setting));
   }
 }
 
-async function tryPort({ host, port }: Config): Promise<string | null> {
+async function tryPort({ host, port }: Listen): Promise<string | null> {
   return await new Promise((resolve) => {
     const probe = createServer();
     probe.once('error', (error: NodeJS.ErrnoException) => resolve(error.code ?? error.message));
@@ -156,12 +161,18 @@ async function tryPort({ host, port }: Config): Promise<string | null> {
   });
 }
 
-/** One sentence for a port on which the API cannot listen. `code` is the system's. */
-export function portSentence(code: string, { host, port }: Pick<Config, 'host' | 'port'>): string {
+/** One sentence for a port on which nobody can listen. `code` is the system's, `setting` the one that chose the port. */
+export function portSentence(
+  code: string,
+  { host, port }: Pick<Config, 'host' | 'port'>,
+  setting: 'PORT' | 'METRICS_PORT' = 'PORT',
+): string {
   if (code === 'EADDRINUSE')
-    return `Port ${port} of ${host} is in use: stop what uses it, or choose another with PORT.`;
-  if (code === 'EACCES') return `Port ${port} may not be used by this user: choose another with PORT, above 1023.`;
-  return `The API cannot listen on ${host} port ${port} (${code}): check HOST and PORT.`;
+    return `Port ${port} of ${host} is in use: stop what uses it, or choose another with ${setting}.`;
+  if (code === 'EACCES')
+    return `Port ${port} may not be used by this user: choose another with ${setting}, above 1023.`;
+  const who = setting === 'PORT' ? 'The API' : 'The server of metrics';
+  return `${who} cannot listen on ${host} port ${port} (${code}): check HOST and ${setting}.`;
 }
 
 /* --------------------------------------------------------------------- words */

@@ -7,14 +7,19 @@
 import pino from 'pino';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { describe } from './errors.ts';
+import { metrics as catalogue, type Metric, prefix } from './metrics.ts';
 import type { Log, Meter } from './pipeline/ports.ts';
+import type { Role } from './roles.ts';
+
+/** A number, or one for each value of the metric's only label. */
+export type Reading = Readonly<Record<string, number | Readonly<Record<string, number>>>>;
 
 export interface Telemetry {
   readonly log: Log;
   readonly meter: Meter;
   readonly metrics: { readonly contentType: string; render(): Promise<string> };
-  /** Numbers that are read when somebody asks for them. A `read` that fails leaves its gauges out. Names without prefix. */
-  gauges(names: Readonly<Record<string, string>>, read: () => Promise<Readonly<Record<string, number>>>): void;
+  /** Gauges that are read when somebody asks for them. A `read` that fails, or takes 2 s, leaves them out: unknown is not 0. */
+  gauges(names: readonly string[], read: () => Promise<Reading>): void;
 }
 
 export interface TelemetrySettings {
@@ -22,6 +27,8 @@ export interface TelemetrySettings {
   readonly level: string;
   /** What this process is, e.g. `api,relay`; on every line. */
   readonly service: string;
+  /** Its roles: their counters are told from the start. */
+  readonly roles?: readonly Role[];
   /** Where lines go; standard output when left out. */
   readonly destination?: { write(line: string): void };
   /** Lines for people instead of JSON. */
@@ -34,7 +41,7 @@ export function createTelemetry(settings: TelemetrySettings): Telemetry {
   collectDefaultMetrics({ register: registry });
   return {
     log,
-    meter: createMeter(registry, log),
+    meter: createMeter(registry, settings.roles ?? [], log),
     metrics: { contentType: registry.contentType, render: () => registry.metrics() },
     gauges: (names, read) => addGauges(registry, names, read, log),
   };
@@ -109,40 +116,19 @@ function plainLine(line: string): string {
 
 /* ------------------------------------------------------------------- numbers */
 
-const prefix = 'skrepka_';
-
-/** What the numbers mean, for whoever scrapes them. A name that is not here is its own explanation. */
-const meanings: Readonly<Record<string, string>> = {
-  accepted_total: 'Uploads answered with 202.',
-  accepted_bytes_total: 'Bytes of those uploads.',
-  attempts_total: 'Ended attempts by outcome.',
-  attempt_seconds: 'Claim to settle of attempts that published.',
-  attempt_failures_total: 'Handled failures by error code.',
-  bells_hastened_total: 'Announced jobs made due again before their time.',
-  bells_rung_total: 'Announcements confirmed by the broker.',
-  claims_refused_total: 'Deliveries whose job was not to be claimed, by reason.',
-  download_seconds: 'Fetching an original to the disk of the worker.',
-  http_request_seconds: 'Answering a request.',
-  janitor_faults_total: 'Rounds of the janitor that failed.',
-  leases_broken_total: 'Attempts broken off, by reason.',
-  objects_deleted_total: 'Objects that nobody named any more.',
-  orphans_deleted_total: 'Staging objects without a row.',
-  relay_faults_total: 'Rounds of the relay that failed, by dependency.',
-  releases_total: 'Claims given back without a failure.',
-  render_seconds: 'Making the variants of one picture.',
-};
-
-const bucketSeconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
-
 type Labels = Readonly<Record<string, string>>;
+type Known = Counter | Gauge | Histogram;
 
-/** Metrics come to be with their first use. What cannot be recorded is logged once and never disturbs the work. */
-function createMeter(registry: Registry, log: Log): Meter {
+/**
+ * Records what the catalogue knows: any other name, or a label's value outside of its set, is logged once and left out.
+ * Nothing that goes wrong here disturbs the work.
+ */
+function createMeter(registry: Registry, roles: readonly Role[], log: Log): Meter {
   const complained = new Set<string>();
 
-  function guarded(name: string, record: () => void): void {
+  function record<T extends Known>(name: string, labels: Labels, use: (metric: T) => void): void {
     try {
-      record();
+      use(metricOf(registry, name, labels) as T);
     } catch (error) {
       if (complained.has(name)) return;
       complained.add(name);
@@ -150,42 +136,63 @@ function createMeter(registry: Registry, log: Log): Meter {
     }
   }
 
-  function described(name: string, labels: Labels) {
-    return {
-      name: `${prefix}${name}`,
-      help: meanings[name] ?? name.replaceAll('_', ' '),
-      labelNames: Object.keys(labels),
-      registers: [registry],
-    };
+  for (const [name, metric] of Object.entries(catalogue)) {
+    const isTold = metric.roles === 'all' ? roles.length > 0 : metric.roles.some((role) => roles.includes(role));
+    if (isTold && metric.kind !== 'gauge') begin(registry, name, metric);
   }
-
   return {
-    count(name, labels = {}, by = 1) {
-      guarded(name, () => {
-        const known = registry.getSingleMetric(`${prefix}${name}`) as Counter | undefined;
-        (known ?? new Counter(described(name, labels))).inc({ ...labels }, by);
-      });
-    },
-    observe(name, seconds, labels = {}) {
-      guarded(name, () => {
-        const known = registry.getSingleMetric(`${prefix}${name}`) as Histogram | undefined;
-        const histogram = known ?? new Histogram({ ...described(name, labels), buckets: bucketSeconds });
-        histogram.observe({ ...labels }, seconds);
-      });
-    },
+    count: (name, labels = {}, by = 1) => record<Counter>(name, labels, (counter) => counter.inc({ ...labels }, by)),
+    observe: (name, seconds, labels = {}) =>
+      record<Histogram>(name, labels, (histogram) => histogram.observe({ ...labels }, seconds)),
+    gauge: (name, value, labels = {}) => record<Gauge>(name, labels, (gauge) => gauge.set({ ...labels }, value)),
   };
 }
 
-function addGauges(
-  registry: Registry,
-  names: Readonly<Record<string, string>>,
-  read: () => Promise<Readonly<Record<string, number>>>,
-  log: Log,
-): void {
-  let reading: Promise<Readonly<Record<string, number>>> | null = null;
+/** The metric of a name, made at its first use. Throws for what the catalogue does not allow. */
+function metricOf(registry: Registry, name: string, labels: Labels): Known {
+  const metric = Object.hasOwn(catalogue, name) ? catalogue[name] : undefined;
+  if (!metric) throw new Error('the catalogue of metrics does not have it');
+  const wanted = Object.keys(metric.labels);
+  if (Object.keys(labels).length !== wanted.length)
+    throw new Error(`expected the labels ${wanted.join(', ') || 'none'}`);
+  for (const [label, value] of Object.entries(labels)) {
+    const values = metric.labels[label];
+    if (values && !values.includes(value)) throw new Error(`"${value}" is no value of its label ${label}`);
+  }
+  return (registry.getSingleMetric(prefix + name) as Known | undefined) ?? make(registry, name, metric);
+}
+
+function make(registry: Registry, name: string, metric: Metric): Known {
+  const settings = {
+    name: prefix + name,
+    help: metric.help,
+    labelNames: Object.keys(metric.labels),
+    registers: [registry],
+  };
+  if (metric.kind === 'counter') return new Counter(settings);
+  if (metric.kind === 'gauge') return new Gauge(settings);
+  return new Histogram({ ...settings, buckets: [...(metric.buckets ?? [])] });
+}
+
+/** Tells a counter as 0 for every value of its labels: an increase is only seen from a number that was there before. */
+function begin(registry: Registry, name: string, metric: Metric): void {
+  const made = make(registry, name, metric);
+  if (metric.kind !== 'counter') return;
+  let all: Record<string, string>[] = [{}];
+  for (const [label, values] of Object.entries(metric.labels)) {
+    all = all.flatMap((labels) => (values ?? []).map((value) => ({ ...labels, [label]: value })));
+  }
+  for (const labels of all) (made as Counter).inc(labels, 0);
+}
+
+/** Longest wait for what is read at a scrape: the rest of the answer must not wait for it. */
+const readMs = 2000;
+
+function addGauges(registry: Registry, names: readonly string[], read: () => Promise<Reading>, log: Log): void {
+  let reading: Promise<Reading> | null = null;
   // All gauges of one scrape share one reading.
   const readOnce = () => {
-    reading ??= read()
+    reading ??= within(readMs, read())
       .catch((error: unknown) => {
         log.debug({ reason: describe(error) }, 'gauges could not be read');
         return {};
@@ -195,18 +202,32 @@ function addGauges(
       });
     return reading;
   };
-  for (const [name, help] of Object.entries(names)) {
+  for (const name of names) {
+    const metric = catalogue[name];
+    if (metric?.kind !== 'gauge') throw new Error(`Expected a gauge of the catalogue, received ${name}`);
+    const [label = ''] = Object.keys(metric.labels);
     new Gauge({
-      name: `${prefix}${name}`,
-      help,
+      name: prefix + name,
+      help: metric.help,
+      labelNames: Object.keys(metric.labels),
       registers: [registry],
       async collect() {
         const value = (await readOnce())[name];
         this.reset();
         // A gauge without labels comes back as 0 after a reset; what is unknown is not 0.
-        if (value === undefined) this.remove();
-        else this.set(value);
+        if (label === '' && typeof value !== 'number') this.remove();
+        if (value === undefined) return;
+        if (typeof value === 'number') this.set(value);
+        else for (const [key, one] of Object.entries(value)) this.set({ [label]: key }, one);
       },
     });
   }
+}
+
+async function within<T>(ms: number, work: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_resolve, reject) => {
+    timer = setTimeout(() => reject(new Error(`no answer in ${ms} ms`)), ms);
+  });
+  return await Promise.race([work, late]).finally(() => clearTimeout(timer));
 }

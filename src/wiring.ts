@@ -6,13 +6,18 @@
  */
 import { hostname } from 'node:os';
 import path from 'node:path';
+import packageFile from '../package.json' with { type: 'json' };
 import type { Config } from './config.ts';
 import { createSystemClock } from './drivers/clock-system.ts';
 import { createSharpImages } from './drivers/images-sharp.ts';
 import { createFileScratch } from './drivers/scratch-file.ts';
 import { describe, StartError } from './errors.ts';
+import { tellSystem } from './gauges.ts';
+import { createHealth } from './http/health.ts';
+import { type MetricsServer, serveMetrics } from './http/metrics.ts';
 import type { HttpServer } from './http/server.ts';
 import { createAccept } from './pipeline/accept.ts';
+import { createAdmission } from './pipeline/admission.ts';
 import { createBreaker } from './pipeline/breaker.ts';
 import { createJanitor } from './pipeline/janitor.ts';
 import {
@@ -75,6 +80,10 @@ export async function run(
     await release(parts, images);
     throw new StartError(portSentence((error as NodeJS.ErrnoException).code ?? describe(error), config), error);
   });
+  const told = await listenForMetrics(wanted, parts).catch(async (error: unknown) => {
+    await release(parts, images);
+    throw error;
+  });
   const working = startLoops(wanted, parts, images, { stop: stop.signal, abort: abort.signal });
   return {
     url: listening?.url ?? null,
@@ -87,6 +96,8 @@ export async function run(
       hurry.addEventListener('abort', giveUp, { once: true });
       if (hurry.aborted) giveUp();
       await Promise.all([working, http?.close()]);
+      // To the last: a drain is something to look at.
+      await told?.close();
       hurry.removeEventListener('abort', giveUp);
       await release(parts, images);
     },
@@ -134,35 +145,34 @@ async function buildHttp(parts: Parts): Promise<HttpServer> {
     import('./http/server.ts'),
     import('./drivers/sniffer-file-type.ts'),
   ]);
+  const admission = createAdmission({ store, clock, log, meter }, config);
   const accept = createAccept(
-    { store, blobs, sniffer: createSniffer(), clock, log, meter, reach: parts.reach },
+    { store, admission, blobs, sniffer: createSniffer(), clock, log, meter, reach: parts.reach },
     config,
   );
-  telemetry.gauges(queueGauges, async () => {
-    const queue = await store.queue();
-    return {
-      jobs_queued: queue.queued,
-      jobs_due: queue.due,
-      jobs_announced: queue.announced,
-      jobs_processing: queue.processing,
-      jobs_failed: queue.failed,
-      jobs_oldest_queued_seconds: queue.oldestQueuedSeconds ?? 0,
-      cleanups_waiting: queue.cleanups,
-    };
-  });
+  tellSystem(telemetry, { store, broker, health: createHealth({ store, blobs, broker, log }) }, config);
   const people = createPeople({ pool: parts.pool });
   return await createServer({ store, people, blobs, broker, accept, signals, log, meter, metrics, clock }, config);
 }
 
-const queueGauges = {
-  jobs_queued: 'Jobs waiting.',
-  jobs_due: 'Jobs that could be claimed now.',
-  jobs_announced: 'Jobs announced and not yet claimed.',
-  jobs_processing: 'Jobs under a lease.',
-  jobs_failed: 'Jobs that failed and are kept.',
-  jobs_oldest_queued_seconds: 'Age of the oldest waiting job.',
-  cleanups_waiting: 'Objects or prefixes waiting to be deleted.',
-};
+/** The API tells its metrics itself; a process without it does so on METRICS_PORT. Rejects `StartError`. */
+async function listenForMetrics(wanted: readonly Role[], { telemetry, config }: Parts): Promise<MetricsServer | null> {
+  const { meter } = telemetry;
+  const pipelineVersion = String(config.pipelineVersion);
+  meter.gauge('build_info', 1, {
+    version: packageFile.version,
+    node: process.version,
+    pipeline_version: pipelineVersion,
+  });
+  if (wanted.includes('api') || config.metricsPort === 0) return null;
+  try {
+    return await serveMetrics(telemetry, config);
+  } catch (error) {
+    const code = (error as NodeJS.ErrnoException).code ?? describe(error);
+    const { host, metricsPort: port } = config;
+    throw new StartError(portSentence(code, { host, port }, 'METRICS_PORT'), error);
+  }
+}
 
 async function startLoops(
   wanted: readonly Role[],

@@ -76,7 +76,7 @@ export function createChildPool(deps: Deps, settings: PoolSettings): ChildPool {
     remove(child, reason) {
       forget(pool, child);
       child.kill();
-      pool.log.debug({ pid: child.pid, reason }, 'a render child is replaced');
+      pool.log.debug({ child: child.pid, reason }, 'a render child is replaced');
       pool.meter?.count('render_children_replaced_total', { reason });
       fill(pool);
     },
@@ -114,11 +114,12 @@ function fill(pool: Pool): void {
 function start(pool: Pool, bareBytes: number): void {
   const child = startChild({ ...pool.child, bareBytes });
   pool.alive.add(child);
+  tellAlive(pool);
   void child.ready.then((isReady) => {
     if (!isReady || !pool.alive.has(child)) return;
     pool.failedStarts = 0;
     pool.idle.add(child);
-    pool.log.debug({ pid: child.pid }, 'a render child is ready');
+    pool.log.debug({ child: child.pid }, 'a render child is ready');
     pool.onIdle();
   });
   void Promise.all([child.ready, child.ended]).then(([wasReady, death]) => bury(pool, child, wasReady, death));
@@ -152,4 +153,9 @@ function startLater(pool: Pool): void {
 function forget(pool: Pool, child: RenderChild): void {
   pool.alive.delete(child);
   pool.idle.delete(child);
+  tellAlive(pool);
+}
+
+function tellAlive(pool: Pool): void {
+  pool.meter?.gauge('render_children', pool.alive.size);
 }

@@ -33,6 +33,7 @@ export function createBreaker(
   let waiters: (() => void)[] | null = null;
   let probeAtMs = 0;
   const over = new AbortController();
+  meter.gauge('breaker_open', 0, { dependency });
 
   async function untilItAnswers() {
     for (
@@ -63,9 +64,11 @@ export function createBreaker(
       waiters = [];
       log.warn({ dependency }, 'breaker: open, the dependency is away');
       meter.count('breaker_trips_total', { dependency });
+      meter.gauge('breaker_open', 1, { dependency });
       void untilItAnswers().then(() => {
         const waiting = waiters ?? [];
         waiters = null;
+        meter.gauge('breaker_open', 0, { dependency });
         if (!over.signal.aborted) log.info({ dependency }, 'breaker: closed, the dependency answers');
         for (const go of waiting) go();
       });

@@ -73,6 +73,7 @@ export async function storeObjects(
   signal: AbortSignal,
 ): Promise<Result> {
   const { attempt } = claim;
+  const startedMs = deps.clock.monotonicMs();
   const prefix = attemptPrefix(attempt.attachmentId, attempt.version, attempt.fence, attempt.attemptId);
   const variants: Variant[] = [];
   for (const { path, ...picture } of rendered.rendering?.variants ?? []) {
@@ -92,6 +93,7 @@ export async function storeObjects(
     await verifyStored(deps.blobs, originalKey, claim);
   }
   signal.throwIfAborted();
+  deps.meter.observe('store_seconds', (deps.clock.monotonicMs() - startedMs) / 1000);
   await deps.reach('worker.stored', attempt.jobId);
   const { width = null, height = null, frames = null, placeholder = null } = rendered.rendering ?? {};
   return { originalKey, width, height, frames, placeholder, variants };
@@ -117,7 +119,9 @@ export async function settle(
   signal: AbortSignal,
 ): Promise<Settled> {
   const options = { graceMs: settings.graceMs, replacedMs: settings.replacedMs, who: deps.who };
+  const startedMs = deps.clock.monotonicMs();
   const outcome = await insist(claim, deps, signal, () => deps.store.settle(claim.attempt, result, options));
+  deps.meter.observe('settle_seconds', (deps.clock.monotonicMs() - startedMs) / 1000);
   await deps.reach('worker.settled', claim.attempt.jobId);
   if (outcome === 'succeeded') return 'ready';
   return outcome === 'superseded' || outcome === 'cancelled' || outcome === 'ready' ? outcome : 'lost';
@@ -135,7 +139,7 @@ export async function giveUp(
   if (error instanceof Interrupted) {
     if (error.why === 'lost') return 'lost';
     deps.log.warn({ ...fields, why: error.why }, 'worker: gives its claim back');
-    return release(claim, error.why, 0, deps, settings);
+    return release(claim, { why: error.why, reason: error.why, delayMs: 0 }, deps, settings);
   }
   if (error instanceof StoreError || (error instanceof BlobError && error.fault === 'unavailable')) {
     const dependency = error instanceof StoreError ? 'store' : 'storage';
@@ -143,19 +147,26 @@ export async function giveUp(
     breaker.trip();
     deps.log.warn({ ...fields, error: describe(error) }, 'worker: a dependency is down, gives its claim back');
     const delayMs = Math.max(settings.releaseMs, breaker.mayCloseInMs());
-    return release(claim, `${dependency} is down`, delayMs, deps, settings);
+    return release(claim, { why: dependency, reason: `${dependency} is down`, delayMs }, deps, settings);
   }
   if (error instanceof ScratchError || error instanceof ImagesError) {
     const part = error instanceof ScratchError ? 'disk' : 'renderer';
     deps.log.error({ ...fields, error: describe(error) }, `worker: its own ${part} failed, gives its claim back`);
-    return release(claim, `the ${part} of the worker failed`, settings.releaseMs, deps, settings);
+    const reason = `the ${part} of the worker failed`;
+    return release(claim, { why: part, reason, delayMs: settings.releaseMs }, deps, settings);
   }
   const code: Code =
     error instanceof SkrepkaError ? error.code : error instanceof BlobError ? 'storage_unavailable' : 'internal';
   const known: Code = catalogue[code].fate === 'caller' ? 'internal' : code;
-  deps.log.warn({ ...fields, code: known, error: describe(error) }, 'worker: the attempt failed');
-  deps.meter.count('attempt_failures_total', { code: known });
-  return fail(claim, known, describe(error), deps, settings, signal);
+  const outcome = await fail(claim, known, describe(error), deps, settings, signal);
+  const said = { ...fields, code: known, error: describe(error), outcome };
+  // Whoever deletes an attachment takes its objects from under the attempt: nothing is wrong with anything.
+  if (outcome === 'cancelled') deps.log.info(said, 'worker: the attachment was deleted under the attempt');
+  else deps.log.warn(said, 'worker: the attempt failed');
+  if (outcome === 'retried' || outcome === 'failed') {
+    deps.meter.count('attempt_failures_total', { code: known, outcome });
+  }
+  return outcome;
 }
 
 async function fail(
@@ -183,12 +194,11 @@ async function fail(
 /** Fenced, so it is safe even after the lease's end; tried once, since the bell does the same later. */
 async function release(
   claim: Claim,
-  reason: string,
-  delayMs: number,
+  { why, reason, delayMs }: { why: string; reason: string; delayMs: number },
   deps: OutcomeDeps,
   settings: OutcomeSettings,
 ): Promise<Outcome> {
-  deps.meter.count('releases_total');
+  deps.meter.count('releases_total', { why });
   try {
     return await deps.store.release(claim.attempt, { reason, delayMs, graceMs: settings.graceMs, who: deps.who });
   } catch (error) {

@@ -274,6 +274,8 @@ export interface Signals {
 export interface Meter {
   count(name: string, labels?: Readonly<Record<string, string>>, by?: number): void;
   observe(name: string, seconds: number, labels?: Readonly<Record<string, string>>): void;
+  /** What is true now; stays until it is told anew. */
+  gauge(name: string, value: number, labels?: Readonly<Record<string, string>>): void;
 }
 
 export type { Ring };

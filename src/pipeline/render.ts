@@ -46,6 +46,7 @@ export async function render(claim: Claim, deps: RenderDeps, signal: AbortSignal
   const startedMs = deps.clock.monotonicMs();
   if (claim.kind === 'file') {
     await verifyObject(deps.blobs, source, claim, signal);
+    deps.meter.observe('download_seconds', (deps.clock.monotonicMs() - startedMs) / 1000);
     await deps.reach('worker.downloaded', claim.attempt.jobId);
     return { source, dir: null, rendering: null };
   }

@@ -294,7 +294,7 @@ it('a request is timed from its arrival to its answer, in log and metrics', asyn
     deps: (real) => ({
       // Every look at the clock is 250 ms later than the one before.
       clock: { ...real.clock, monotonicMs: () => (nowMs += 250) },
-      meter: { count() {}, observe: (_name, seconds) => void observed.push(seconds) },
+      meter: { count() {}, gauge() {}, observe: (_name, seconds) => void observed.push(seconds) },
     }),
   });
   await call('GET /v1/limits');

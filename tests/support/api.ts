@@ -49,12 +49,18 @@ export interface Account {
   readonly token: string;
 }
 
-const settings: HttpSettings = {
+export const apiSettings: HttpSettings = {
   host: '127.0.0.1',
   port: 0,
   uploadBytesMax: 1024 * 1024,
   uploadMsMax: 3_600_000,
   stallMs: 10_000,
+  backlogMax: 10_000,
+  stagingBytesMax: 1024 ** 3,
+  uploadsMax: 256,
+  pendingPerUserMax: 1000,
+  uploadsPerUserMax: 64,
+  uploadsPerMinuteMax: 10_000,
   pixelsMax: 50_000_000,
   pixelsMaxAvif: 16_000_000,
   framesMax: 500,
@@ -68,6 +74,8 @@ const settings: HttpSettings = {
   loginFailuresMax: 3,
   loginWindowMs: 900_000,
   graceMs: 0,
+  pipelineVersion: 0,
+  spacingMs: 1000,
 };
 
 /** `deps` replaces parts by what a test makes of the real ones. */
@@ -86,11 +94,11 @@ export async function startApi(
     accept: untouchable('accept'),
     signals: world.signals,
     log,
-    meter: { count() {}, observe() {} },
+    meter: { count() {}, observe() {}, gauge() {} },
     metrics: untouchable('metrics'),
     clock: createSystemClock(),
   };
-  const server = await createServer({ ...real, ...options.deps?.(real) }, { ...settings, ...options.settings });
+  const server = await createServer({ ...real, ...options.deps?.(real) }, { ...apiSettings, ...options.settings });
   t.after(() => server.close());
   const { url } = await server.listen();
 

@@ -9,13 +9,30 @@ import type { Images, Log, Meter, Point, Reach, Sniffer } from '../../src/pipeli
 
 export const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
 
-/** Keeps what was counted, so that a test can ask. */
-export function createTally(): Meter & { counted(name: string): number } {
-  const counts = new Map<string, number>();
+type Labels = Readonly<Record<string, string>>;
+
+/**
+ * Keeps what was told, so that a test can ask. `labels` are the ones to look for; others may stand beside them. `counted` adds
+ * up, `observed` lists the seconds in order, `gauged` lists what a gauge was set to in order.
+ */
+export function createTally() {
+  const told: { name: string; labels: Labels; value: number }[] = [];
+  const tell = (name: string, value: number, labels: Labels = {}) => void told.push({ name, labels, value });
+  const values = (name: string, wanted: Labels = {}) =>
+    told
+      .filter((one) => one.name === name && Object.entries(wanted).every(([key, value]) => one.labels[key] === value))
+      .map(({ value }) => value);
+  const meter: Meter = {
+    count: (name, labels, by = 1) => tell(name, by, labels),
+    observe: (name, seconds, labels) => tell(name, seconds, labels),
+    gauge: (name, value, labels) => tell(name, value, labels),
+  };
   return {
-    count: (name, _labels, by = 1) => void counts.set(name, (counts.get(name) ?? 0) + by),
-    observe() {},
-    counted: (name) => counts.get(name) ?? 0,
+    ...meter,
+    counted: (name: string, labels?: Labels) => values(name, labels).reduce((sum, value) => sum + value, 0),
+    observed: values,
+    gauged: values,
+    told: (): readonly Readonly<{ name: string; labels: Labels }>[] => told,
   };
 }
 

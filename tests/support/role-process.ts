@@ -40,7 +40,7 @@ for (const [point, action] of Object.entries(JSON.parse(process.env.SKREPKA_TEST
 }
 const roles = process.argv.slice(2) as Role[];
 const config = loadConfig();
-const telemetry = createTelemetry({ level: config.logLevel, service: roles.join(',') });
+const telemetry = createTelemetry({ level: config.logLevel, service: roles.join(','), roles });
 const lifecycle = createLifecycle(telemetry, { graceMs: config.drainMs });
 const script = process.env.SKREPKA_TEST_RENDER_SCRIPT;
 const running = await run(roles, config, { telemetry, reach, ...(script ? { renderScript: new URL(script) } : {}) });
