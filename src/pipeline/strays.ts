@@ -27,11 +27,13 @@ export interface StrayPage {
   /** Objects of the page, strays or not. */
   readonly listed: number;
   readonly strays: readonly Stray[];
+  /** Where the next page begins; null at the end. */
+  readonly next: string | null;
 }
 
 export interface Strays {
-  /** The objects of one place, a page at a time and no more than a page in memory, until the end or `stop`. Rejects `BlobError`, `StoreError`. */
-  search(place: Place, stop: AbortSignal): AsyncGenerator<StrayPage>;
+  /** One page of a place: what of it strays. Whoever searches keeps the place where to go on, and never more than a page in memory. Rejects `BlobError`, `StoreError`. */
+  page(place: Place, after: string | null): Promise<StrayPage>;
   /** Sends those that are ours to the clean-ups, to be deleted twice: a delayed PUT may land late. Answers how many. */
   schedule(strays: readonly Stray[]): Promise<number>;
 }
@@ -45,16 +47,11 @@ export function createStrays(
 ): Strays {
   const ages: Readonly<Record<Place, number>> = { staging: settings.orphanMs, published: settings.graceMs };
 
-  async function* search(place: Place, stop: AbortSignal): AsyncGenerator<StrayPage> {
-    let after: string | undefined;
-    do {
-      if (stop.aborted) return;
-      const page = await blobs.list(prefixes[place], { after, limit: listMax });
-      const before = clock.wallMs() - ages[place];
-      const old = page.objects.filter((object) => object.modifiedAt.getTime() < before);
-      yield { listed: page.objects.length, strays: await unnamed(old) };
-      after = page.next ?? undefined;
-    } while (after !== undefined);
+  async function page(place: Place, after: string | null): Promise<StrayPage> {
+    const { objects, next } = await blobs.list(prefixes[place], { after: after ?? undefined, limit: listMax });
+    const before = clock.wallMs() - ages[place];
+    const old = objects.filter((object) => object.modifiedAt.getTime() < before);
+    return { listed: objects.length, strays: await unnamed(old), next };
   }
 
   /** In this order: what ceases to be named between the two questions has its clean-up by the second. */
@@ -73,7 +70,7 @@ export function createStrays(
     return keys.length;
   }
 
-  return { search, schedule };
+  return { page, schedule };
 }
 
 /** `staging/{attachment}` or `attachments/{attachment}/v{version}.{fence}-{attempt}/{name}`. */
@@ -81,6 +78,6 @@ function isOurs(key: string): boolean {
   const [root, id, attempt, name, ...more] = key.split('/');
   if (!isId(id) || more.length > 0) return false;
   if (root === 'staging') return attempt === undefined;
-  const claim = /^v[1-9]\d*\.[1-9]\d*-(.+)$/.exec(attempt ?? '')?.[1];
-  return root === 'attachments' && isId(claim) && name !== undefined;
+  const attemptId = /^v[1-9]\d*\.[1-9]\d*-(.+)$/.exec(attempt ?? '')?.[1];
+  return root === 'attachments' && isId(attemptId) && /^[a-z0-9][a-z0-9.-]*$/.test(name ?? '');
 }
