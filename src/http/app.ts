@@ -64,6 +64,12 @@ export interface HttpSettings {
   readonly uploadBytesMax: number;
   readonly uploadMsMax: number;
   readonly stallMs: number;
+  readonly backlogMax: number;
+  readonly stagingBytesMax: number;
+  readonly uploadsMax: number;
+  readonly pendingPerUserMax: number;
+  readonly uploadsPerUserMax: number;
+  readonly uploadsPerMinuteMax: number;
   readonly pixelsMax: number;
   readonly pixelsMaxAvif: number;
   readonly framesMax: number;
@@ -79,6 +85,9 @@ export interface HttpSettings {
   readonly loginWindowMs: number;
   /** After which objects of a deleted attachment are cleaned. */
   readonly graceMs: number;
+  /** The version that reprocessing makes; 0: the newest of this build. */
+  readonly pipelineVersion: number;
+  readonly spacingMs: number;
 }
 
 /** The account that is asking. Throws `unauthorized` where the route let a stranger in. */

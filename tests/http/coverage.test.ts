@@ -79,12 +79,14 @@ function commonExercises(
 ): Partial<Record<number, (s: Served) => Promise<Response>>> {
   const line = `${name.split(' ')[0]} ${anyPath(url)}`;
   const oversized = 'x'.repeat(70_000);
+  // Whoever may not call a route is told before its body is looked at.
+  const caller = (s: Served) => (url.startsWith('/v1/admin/') ? s.operator : s.ada);
   return {
     ...(operation.security?.some((each) => 'bearer' in each) && { 401: (s: Served) => ask(s, line, { as: null }) }),
     ...(url.startsWith('/v1/admin/') && { 403: (s: Served) => ask(s, line) }),
     ...(isJson(operation) && {
-      413: (s: Served) => ask(s, line, { json: oversized }),
-      415: (s: Served) => ask(s, line, { body: 'x', headers: { 'content-type': 'text/plain' } }),
+      413: (s: Served) => ask(s, line, { json: oversized, as: caller(s) }),
+      415: (s: Served) => ask(s, line, { body: 'x', headers: { 'content-type': 'text/plain' }, as: caller(s) }),
     }),
   };
 }

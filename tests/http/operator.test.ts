@@ -1,10 +1,8 @@
-/** What operators see over HTTP: a block per route, inside it one per status; and how attempts are read out of a history. */
+/** What operators see over HTTP: a block per route, inside it one per status. What they do is in `operator-replay.test.ts`. */
 import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
-import { attemptsOf } from '../../src/http/operator.ts';
 import { newId } from '../../src/ids.ts';
-import type { JobEvent } from '../../src/pipeline/registry.ts';
-import { assertProblem, type Body, startApi } from '../support/api.ts';
+import { apiSettings, assertProblem, type Body, startApi } from '../support/api.ts';
 import { fail, release, settle } from '../support/store.ts';
 
 async function start(t: TestContext) {
@@ -45,9 +43,21 @@ describe('GET /v1/admin/queue', () => {
         in_flight: 0,
         failed: 0,
         oldest_queued_seconds: null,
+        oldest_due_seconds: null,
+        staging_bytes: 0,
+        oldest_staging_seconds: null,
         accepted_per_second: 0,
         finished_per_second: 0,
         cleanups: 0,
+        limits: {
+          backlog_max: apiSettings.backlogMax,
+          staging_bytes_max: apiSettings.stagingBytesMax,
+          uploads_max: apiSettings.uploadsMax,
+          pending_per_user_max: apiSettings.pendingPerUserMax,
+          uploads_per_user_max: apiSettings.uploadsPerUserMax,
+          uploads_per_minute_max: apiSettings.uploadsPerMinuteMax,
+        },
+        reprocessing: null,
       });
     });
 
@@ -71,6 +81,9 @@ describe('GET /v1/admin/queue', () => {
       assert.equal(body.failed, 1);
       const oldest = Number(body.oldest_queued_seconds);
       assert.ok(oldest >= 90 && oldest < 150, `${oldest} s`);
+      assert.ok(Number(body.oldest_due_seconds) > 0);
+      assert.equal(body.staging_bytes, 5 * 4321);
+      assert.ok(Number(body.oldest_staging_seconds) > 0);
       assert.ok(Number(body.accepted_per_second) > 0);
       assert.ok(Number(body.finished_per_second) > 0);
     });
@@ -108,6 +121,14 @@ describe('GET /v1/admin/jobs', () => {
       assert.deepEqual(await found('state=succeeded&error_code=too_many_pixels'), []);
     });
 
+    it('lists those of an owner', async (t) => {
+      const { ask, accept, owner, ada } = await start(t);
+      const { jobId } = await accept();
+      const found = async (id: string) => (await ask(`jobs?owner_id=${id}`)).body.items.map((job) => job.id);
+      assert.deepEqual(await found(owner), [jobId]);
+      assert.deepEqual(await found(ada.id), []);
+    });
+
     it('tells of a failed job why, for the operator in detail', async (t) => {
       const { ask, store, accept, claimed, owner } = await start(t);
       const { id, jobId } = await accept();
@@ -123,6 +144,8 @@ describe('GET /v1/admin/jobs', () => {
         attachment_id: id,
         owner_id: owner,
         version: 1,
+        origin: 'upload',
+        generation: 1,
         state: 'failed',
         attempts: 1,
         failures: 1,
@@ -146,6 +169,7 @@ describe('GET /v1/admin/jobs', () => {
         ['state=ready', 'state'],
         ['state=', 'state'],
         ['error_code=nonsense', 'error_code'],
+        ['owner_id=ada', 'owner_id'],
         ['limit=0', 'limit'],
         ['limit=201', 'limit'],
         ['cursor=x', 'cursor'],
@@ -222,48 +246,4 @@ describe('GET /v1/admin/jobs/{id}', () => {
   });
 
   isForOperators(() => `jobs/${newId()}`);
-});
-
-describe('attemptsOf', () => {
-  const at = (second: number) => new Date(Date.UTC(2026, 0, 1, 0, 0, second));
-  const event = (second: number, to: JobEvent['to'], reason: string, change: Partial<JobEvent> = {}): JobEvent => ({
-    at: at(second),
-    from: null,
-    to,
-    fence: second,
-    who: 'w',
-    reason,
-    code: null,
-    detail: null,
-    ...change,
-  });
-
-  it('has none before the first claim, nor after an end without one', () => {
-    assert.deepEqual(attemptsOf([event(0, 'queued', 'accepted')]), []);
-    assert.deepEqual(attemptsOf([event(0, 'queued', 'accepted'), event(1, 'cancelled', 'cancelled')]), []);
-  });
-
-  it('ends the last attempt of a spent crash budget as crashed, with the code of the job', () => {
-    const [attempt, ...others] = attemptsOf([
-      event(0, 'queued', 'accepted'),
-      event(1, 'processing', 'claimed'),
-      event(2, 'failed', 'exhausted', { code: 'worker_lost' }),
-    ]);
-    assert.deepEqual(others, []);
-    assert.equal(attempt?.outcome, 'crashed');
-    assert.equal(attempt?.code, 'worker_lost');
-    assert.equal(attempt?.ended_at, at(2).toISOString());
-  });
-
-  it('does not end an attempt a second time', () => {
-    const attempts = attemptsOf([
-      event(1, 'processing', 'claimed'),
-      event(2, 'queued', 'released'),
-      event(3, 'cancelled', 'cancelled'),
-    ]);
-    assert.deepEqual(
-      attempts.map((attempt) => [attempt.outcome, attempt.ended_at]),
-      [['released', at(2).toISOString()]],
-    );
-  });
 });

@@ -222,6 +222,18 @@ const messages: Exercises = {
   },
 };
 
+/** The job of one of Ada's attachments. */
+async function jobOf(s: Served, attachment: string): Promise<string> {
+  const { rows } = await s.uploads.pool.query('select id from jobs where attachment_id = $1', [attachment]);
+  return rows[0].id;
+}
+
+async function failedJob(s: Served): Promise<string> {
+  const { id } = (await s.uploads.send(png('failing'))).body;
+  await s.uploads.fail(id);
+  return jobOf(s, id);
+}
+
 const operators: Exercises = {
   'GET /v1/admin/queue': { 200: (s) => ask(s, 'GET /v1/admin/queue', { as: s.operator }) },
   'GET /v1/admin/jobs': {
@@ -229,11 +241,25 @@ const operators: Exercises = {
     400: (s) => ask(s, 'GET /v1/admin/jobs?state=lost', { as: s.operator }),
   },
   'GET /v1/admin/jobs/{id}': {
-    200: async (s) => {
-      const { rows } = await s.uploads.pool.query('select id from jobs where attachment_id = $1', [s.failed]);
-      return ask(s, `GET /v1/admin/jobs/${rows[0].id}`, { as: s.operator });
-    },
+    200: async (s) => ask(s, `GET /v1/admin/jobs/${await jobOf(s, s.failed)}`, { as: s.operator }),
     404: (s) => ask(s, `GET /v1/admin/jobs/${newId()}`, { as: s.operator }),
+  },
+  'POST /v1/admin/jobs/{id}/replay': {
+    202: async (s) => ask(s, `POST /v1/admin/jobs/${await failedJob(s)}/replay`, { as: s.operator }),
+    404: (s) => ask(s, `POST /v1/admin/jobs/${newId()}/replay`, { as: s.operator }),
+    409: async (s) => ask(s, `POST /v1/admin/jobs/${await jobOf(s, s.ready)}/replay`, { as: s.operator }),
+  },
+  'POST /v1/admin/replay': {
+    200: (s) => ask(s, 'POST /v1/admin/replay', { as: s.operator, json: { owner_id: s.bob.id } }),
+    400: (s) => ask(s, 'POST /v1/admin/replay', { as: s.operator, json: {} }),
+  },
+  'GET /v1/admin/reprocess': { 200: (s) => ask(s, 'GET /v1/admin/reprocess', { as: s.operator }) },
+  'POST /v1/admin/reprocess': {
+    200: (s) => ask(s, 'POST /v1/admin/reprocess', { as: s.operator, json: { dry_run: true } }),
+    202: (s) => ask(s, 'POST /v1/admin/reprocess', { as: s.operator, json: {} }),
+    400: (s) => ask(s, 'POST /v1/admin/reprocess', { as: s.operator, json: { retry_failed: 'yes' } }),
+    404: (s) => ask(s, 'POST /v1/admin/reprocess', { as: s.operator, json: { attachment_id: newId() } }),
+    409: (s) => ask(s, 'POST /v1/admin/reprocess', { as: s.operator, json: { attachment_id: s.queued } }),
   },
 };
 
