@@ -8,9 +8,9 @@
  */
 import { describe } from '../errors.ts';
 import type { Breaker } from './breaker.ts';
-import { encodeRing, type Ring, ringId } from './job.ts';
+import { encodeRing, ringId } from './job.ts';
 import { type Broker, BrokerError, type Clock, type Log, type Meter, type Reach, type Signals } from './ports.ts';
-import { type Store, StoreError } from './store.ts';
+import { type Store, StoreError, type TakenRing } from './store.ts';
 
 export interface RelaySettings {
   readonly brokerWindow: number;
@@ -98,7 +98,7 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
     return rings.length;
   }
 
-  async function announce(ring: Ring) {
+  async function announce(ring: TakenRing) {
     try {
       await broker.publish(ringId(ring), encodeRing(ring), { timeoutMs: settings.publishTimeoutMs });
     } catch (error) {
@@ -116,7 +116,7 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
     try {
       const jitter = 0.8 + 0.4 * clock.random();
       const marked = await store.markRung(ring, { baseMs, capMs: settings.reringCapMs, jitter });
-      meter.count('bells_rung_total', { marked: String(marked), again: String(ring.ring > 1) });
+      meter.count('bells_rung_total', { marked: String(marked), again: String(ring.again) });
     } catch (error) {
       // Not marked: it rings once more than needed.
       if (!(error instanceof StoreError)) throw error;

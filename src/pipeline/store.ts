@@ -88,6 +88,11 @@ export type Acceptance =
   | { readonly kind: 'too_old' }
   | { readonly kind: 'reservation_lost' };
 
+/* --------------------------------------------------------------- step 2: relay */
+
+/** `again`: it was announced before, the broker confirmed that, and nobody has claimed it since. */
+export type TakenRing = Ring & { readonly again: boolean };
+
 /* --------------------------------------------------------------- step 3: claim */
 
 export interface Claim {
@@ -104,12 +109,18 @@ export interface Claim {
   readonly traceparent: string | null;
 }
 
+/** How late a claim was, on the database clock: milliseconds since the job could have been claimed, and since its upload was accepted. */
+export interface Waited {
+  readonly dueMs: number;
+  readonly acceptedMs: number;
+}
+
 /**
- * `finished`: the job is over or unknown. `leased`: somebody holds it. `not_yet`: its time has not come. `exhausted`: the
+ * `waited` is null for a claim that was read back. `finished`: the job is over or unknown. `leased`: somebody holds it. `not_yet`: its time has not come. `exhausted`: the
  * claim found the crash budget spent and failed the job. `unsupported`: this build lacks the recipe; the bell was set to ring later.
  */
 export type ClaimResult =
-  | { readonly kind: 'claimed'; readonly claim: Claim }
+  | { readonly kind: 'claimed'; readonly claim: Claim; readonly waited: Waited | null }
   | { readonly kind: 'refused'; readonly reason: 'finished' | 'leased' | 'not_yet' | 'exhausted' | 'unsupported' };
 
 /* -------------------------------------------------------------- step 6: settle */
@@ -166,7 +177,7 @@ export interface Store extends Registry {
    * reprocessing, by their turn, so that one user's many do not stand before another's one. Guard:
    * unfinished and `ring_at` over. Sets `rings + 1`, `ring_at` to `takenMs` from now and `rung_at`. Nothing stays locked.
    */
-  takeDue(options: { limit: number; window: number; takenMs: number }): Promise<readonly Ring[]>;
+  takeDue(options: { limit: number; window: number; takenMs: number }): Promise<readonly TakenRing[]>;
   /** After the broker confirmed. Guard: `rings = ring.ring and rung_at is not null`. Next ring after `base · 2^confirmed`, at most `capMs`, times `jitter`. */
   markRung(ring: Ring, options: { baseMs: number; capMs: number; jitter: number }): Promise<boolean>;
   /** Makes announced, unclaimed jobs due again, oldest announcement first, at most `limit`. Answers how many. */

@@ -181,7 +181,7 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     while (!abort.aborted && clock.monotonicMs() < deadlineMs) {
       try {
         const trace = await store.readAttempt(ring.jobId, attemptId);
-        return trace.kind === 'running' ? { kind: 'claimed', claim: trace.claim } : null;
+        return trace.kind === 'running' ? { kind: 'claimed', claim: trace.claim, waited: null } : null;
       } catch (error) {
         if (!(error instanceof StoreError)) throw error;
         await clock.sleep(250, abort);

@@ -6,6 +6,7 @@
  * statement: nothing stays locked while the relay talks to the broker.
  */
 import type { Ring } from '../pipeline/job.ts';
+import type { TakenRing } from '../pipeline/store.ts';
 import { type Pool, single } from './pool.ts';
 import { onlyRow } from './rows.ts';
 
@@ -21,8 +22,8 @@ import { onlyRow } from './rows.ts';
 export async function takeDue(
   pool: Pool,
   options: { limit: number; window: number; takenMs: number },
-): Promise<readonly Ring[]> {
-  const { rows } = await single<{ id: string; rings: number; traceparent: string | null }>(
+): Promise<readonly TakenRing[]> {
+  const { rows } = await single<{ id: string; rings: number; traceparent: string | null; again: boolean }>(
     pool,
     `with again as materialized (
        select id
@@ -60,15 +61,15 @@ export async function takeDue(
          select id from fresh
        ) due
        where jobs.id = due.id
-       returning jobs.id, jobs.rings, jobs.traceparent, jobs.origin, jobs.turn
+       returning jobs.id, jobs.rings, jobs.traceparent, jobs.origin, jobs.turn, jobs.confirmed > 0 as again
      )
-     select id, rings, traceparent
+     select id, rings, traceparent, again
      from taken
      order by origin desc, turn, id`,
     [options.limit, options.window, options.takenMs],
     { writes: true },
   );
-  return rows.map((row) => ({ jobId: row.id, ring: row.rings, traceparent: row.traceparent }));
+  return rows.map(({ id, rings, traceparent, again }) => ({ jobId: id, ring: rings, traceparent, again }));
 }
 
 /**

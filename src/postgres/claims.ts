@@ -54,7 +54,8 @@ export function claim(pool: Pool, request: Request): Promise<Claimed> {
     const row = await beginAttempt(db, request, state);
     const moved = first && state === 'queued' ? first : null;
     if (moved) await setAttachmentState(db, moved, 'processing', null);
-    return { result: { kind: 'claimed', claim: toClaim(row) }, changed: moved };
+    const waited = { dueMs: job.due_ms, acceptedMs: job.accepted_ms };
+    return { result: { kind: 'claimed', claim: toClaim(row), waited }, changed: moved };
   });
 }
 
@@ -68,13 +69,17 @@ interface LockedJob {
   crashes: number;
   may_begin: boolean;
   lease_over: boolean | null;
+  /** Since it could have been claimed; below 0 before that. */
+  due_ms: number;
   pipeline_version: number;
+  accepted_ms: number;
 }
 
 /** Two statements, because the order of locks inside one is the planner's. A job never changes its attachment. */
 async function lockJob(db: Db, jobId: string): Promise<LockedJob | null> {
-  const attachment = await db.query<{ pipeline_version: number }>(
-    `select pipeline_version
+  const attachment = await db.query<{ pipeline_version: number; accepted_ms: number }>(
+    `select pipeline_version,
+       (extract(epoch from now() - created_at) * 1000)::float8 as accepted_ms
      from attachments
      where id = (select attachment_id from jobs where id = $1)
      for no key update`,
@@ -82,16 +87,17 @@ async function lockJob(db: Db, jobId: string): Promise<LockedJob | null> {
   );
   const [locked] = attachment.rows;
   if (!locked) return null;
-  const job = await db.query<Omit<LockedJob, 'pipeline_version'>>(
+  const job = await db.query<Omit<LockedJob, 'pipeline_version' | 'accepted_ms'>>(
     `select id, attachment_id, state, version, fence, attempt_id, crashes,
        not_before <= now() as may_begin,
-       lease_until <= now() as lease_over
+       lease_until <= now() as lease_over,
+       (extract(epoch from now() - coalesce(lease_until, not_before)) * 1000)::float8 as due_ms
      from jobs
      where id = $1
      for no key update`,
     [jobId],
   );
-  return { ...onlyRow(job), pipeline_version: locked.pipeline_version };
+  return { ...onlyRow(job), ...locked };
 }
 
 /** No transition: the job waits for a build with its recipe, and its place in the window goes to another. */

@@ -19,7 +19,7 @@ describe('takeDue', () => {
   it('takes a new job once: ring 1, the bell ten seconds later, its trace along', async (t) => {
     const s = await startStore(t);
     const { jobId } = await s.accept({ traceparent: 'tp' });
-    assert.deepEqual(await take(s), [{ jobId, ring: 1, traceparent: 'tp' }]);
+    assert.deepEqual(await take(s), [{ jobId, ring: 1, traceparent: 'tp', again: false }]);
     const row = await s.jobRow(jobId);
     assert.deepEqual([row.rings, row.confirmed, row.state], [1, 0, 'queued']);
     assert.ok(row.rung_at instanceof Date);
@@ -32,7 +32,7 @@ describe('takeDue', () => {
     const { jobId } = await s.accept();
     await take(s);
     await s.dueBell(jobId);
-    assert.deepEqual(await take(s), [{ jobId, ring: 2, traceparent: null }]);
+    assert.deepEqual(await take(s), [{ jobId, ring: 2, traceparent: null, again: false }]);
   });
 
   it('takes no finished job and none whose time has not come', async (t) => {
