@@ -13,7 +13,7 @@ import { promisify } from 'node:util';
 import { catalogue } from '../src/errors.ts';
 import { attachmentStates, attachmentTransitions } from '../src/pipeline/attachment.ts';
 import { jobStates, jobTransitions } from '../src/pipeline/job.ts';
-import { currentVersion, recipes } from '../src/pipeline/recipe.ts';
+import { newestVersion, recipes } from '../src/pipeline/recipe.ts';
 import { jobReasons } from '../src/postgres/history.ts';
 import {
   casesComplete,
@@ -99,7 +99,9 @@ describe('states', () => {
 
   test('the transitions of an attachment are those of the job of its first version', () => {
     const shown: Readonly<Record<string, string>> = { ...statesAlike, succeeded: 'ready' };
-    const steps = reasons.flatMap(({ from, to }) => {
+    // A rebuild is the one thing that leads a job away from succeeded, and its attachment stays ready throughout.
+    const others = reasons.filter(({ from }) => from !== jobReasons.rebuilding.from[0]);
+    const steps = others.flatMap(({ from, to }) => {
       const step = { from: shown[from ?? ''], to: shown[to] };
       return step.from && step.to && step.from !== step.to ? [{ from: step.from, to: step.to }] : [];
     });
@@ -129,7 +131,7 @@ describe('documents', () => {
     none(statesEqual('job', jobStates, jobTransitions, document('docs/states.md'))));
 
   test('contracts/attachment-states.md has the variants, sizes and qualities of every recipe', () =>
-    none(recipesEqual(recipes.values(), currentVersion, document('contracts/attachment-states.md'))));
+    none(recipesEqual(recipes.values(), newestVersion, document('contracts/attachment-states.md'))));
 
   for (const path of ['docs/failures.md', 'docs/cases.md']) {
     test(`every row of ${path} names a test that exists`, () => none(testsExist(document(path), files)));

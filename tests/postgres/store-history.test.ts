@@ -11,8 +11,16 @@ describe('the history', () => {
   const agrees = async (s: Fixture, jobId: string) => {
     const found = await s.store.job(jobId);
     assert.ok(found);
-    const { state, fence, attempts, failures, crashes, releases } = found.job;
-    assert.deepEqual(replayHistory(found.events), { state, fence, attempts, failures, crashes, releases });
+    const { state, generation, fence, attempts, failures, crashes, releases } = found.job;
+    assert.deepEqual(replayHistory(found.events), {
+      state,
+      generation,
+      fence,
+      attempts,
+      failures,
+      crashes,
+      releases,
+    });
     return found.events.map((event) => event.reason);
   };
 

@@ -13,6 +13,7 @@ import type { Claim, NewAttachment, Result, Store } from '../../src/pipeline/sto
 import type { Pool } from '../../src/postgres/pool.ts';
 import { createStore } from '../../src/postgres/store.ts';
 import { freshDatabase } from './postgres.ts';
+import { until } from './until.ts';
 
 export const times = { leaseMs: 45_000, marginMs: 2_000, graceMs: 60_000, unsupportedMs: 90_000, replacedMs: 120_000 };
 export const budgets = { attemptsMax: 5, crashesMax: 3 };
@@ -51,6 +52,13 @@ export async function startStore(t: TestContext, options: { poolMax?: number } =
     assert.equal(await settle(store, attempt, result), 'ready');
     return { ...accepted, attempt, result };
   };
+  /** An upload that ended with `code`, at once unless it is one that is tried again. */
+  const failed = async (change: Partial<NewAttachment> = {}, code: Parameters<typeof fail>[2] = 'corrupt_image') => {
+    const accepted = await accept(change);
+    const { attempt } = await claimed(accepted.jobId);
+    assert.equal(await fail(store, attempt, code), 'failed');
+    return { ...accepted, attempt };
+  };
   /** A job of another version for the same attachment, as reprocessing makes it. */
   const addJob = async (attachmentId: string, version: number) => {
     const jobId = newId();
@@ -61,7 +69,7 @@ export async function startStore(t: TestContext, options: { poolMax?: number } =
          returning id
        )
        insert into job_events (job_id, from_state, to_state, fence, who, reason)
-       select id, null, 'queued', 0, 'test', 'accepted' from job`,
+       select id, null, 'queued', 0, 'test', 'reprocessed' from job`,
       [jobId, attachmentId, owner, version],
     );
     return jobId;
@@ -78,6 +86,7 @@ export async function startStore(t: TestContext, options: { poolMax?: number } =
     claim,
     claimed,
     ready,
+    failed,
     addJob,
     ...reads(pool),
     ...travel(pool),
@@ -171,6 +180,9 @@ export function digest(text: string): string {
   return createHash('sha256').update(text).digest('hex');
 }
 
+/** The options of a replay in these tests. */
+export const byOperator = { who: 'operator', spacingMs: 1_000 };
+
 function reads(pool: Pool) {
   const one = async (text: string, id: string): Promise<Row> => {
     const { rows } = await pool.query<Row>(text, [id]);
@@ -190,6 +202,16 @@ function reads(pool: Pool) {
       );
       return row[column] as number | null;
     },
+    /** A job's turn, in milliseconds since 1970. */
+    turnOf: async (id: string) => ((await one('select turn from jobs where id = $1', id)).turn as Date).getTime(),
+    /** Resolves once `count` statements wait for a lock that another transaction holds. */
+    untilLocked: (count = 1) =>
+      until(`${count} wait for a lock`, async () => {
+        const waiting = await pool.query(
+          `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+        );
+        return (waiting.rowCount ?? 0) >= count;
+      }),
     cleanups: async () =>
       (
         await pool.query<{ key: string; passes: number; reason: string; seconds: number }>(
@@ -206,7 +228,8 @@ function reads(pool: Pool) {
            (select jsonb_agg(to_jsonb(one) order by one.key) from variants one),
            (select jsonb_agg(to_jsonb(one) order by one.id) from job_events one),
            (select jsonb_agg(to_jsonb(one) order by one.id) from cleanups one),
-           (select jsonb_agg(to_jsonb(one) order by one.key) from idempotency_keys one)
+           (select jsonb_agg(to_jsonb(one) order by one.key) from idempotency_keys one),
+           (select jsonb_agg(to_jsonb(one) order by one.version) from reprocessings one)
          ) as content`,
       );
       return JSON.stringify(tables.rows[0]?.content);
