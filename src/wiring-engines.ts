@@ -39,7 +39,7 @@ export function requireEngines({ databaseUrl, brokerUrl, blobsUrl, pipelineVersi
   if (!forms.blobs.test(blobsUrl)) throw new StartError(sentences.blobs);
   if (pipelineVersion === 0 || recipes.has(pipelineVersion)) return;
   throw new StartError(
-    `Expected 0 or a pipeline version of this build (${[...recipes.keys()].join(', ')}) for PIPELINE_VERSION, received ${pipelineVersion}.`,
+    `Expected 0 or a pipeline version of this build (${[...recipes.keys()].join(', ')}) for PIPELINE_VERSION, received ${pipelineVersion}: correct it, or run the build that has it.`,
   );
 }
 

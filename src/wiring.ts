@@ -29,7 +29,7 @@ import {
   type Reach,
   type Signals,
 } from './pipeline/ports.ts';
-import { chosenVersion, recipes } from './pipeline/recipe.ts';
+import { recipes } from './pipeline/recipe.ts';
 import { createRelay } from './pipeline/relay.ts';
 import type { Store } from './pipeline/store.ts';
 import { createWorker } from './pipeline/worker.ts';
@@ -65,12 +65,11 @@ interface Parts {
 /** Starts the roles in this process. Rejects `StartError` when the configuration or the port does not allow it. */
 export async function run(
   wanted: readonly Role[],
-  given: Config,
+  config: Config,
   { telemetry, reach = async () => {}, renderScript }: { telemetry: Telemetry; reach?: Reach; renderScript?: URL },
 ): Promise<Running> {
-  requireEngines(given);
-  requireDatabase(given);
-  const config = { ...given, pipelineVersion: chosenVersion(given.pipelineVersion) };
+  requireEngines(config);
+  requireDatabase(config);
   const parts = await buildParts(wanted, config, telemetry, reach);
   const stop = new AbortController();
   const abort = new AbortController();

@@ -10,7 +10,7 @@ import { createHash } from 'node:crypto';
 import { SkrepkaError } from '../errors.ts';
 import { type Attachment, asAccepted, isImageType, type Kind, stagingKey } from './attachment.ts';
 import { BlobError, type Blobs, type Clock, type Log, type Meter, type Reach, type Sniffer } from './ports.ts';
-import { currentVersion } from './recipe.ts';
+import { newestVersion } from './recipe.ts';
 import { type Acceptance, type KeyName, type NewAttachment, type Store, StoreError } from './store.ts';
 
 export interface Upload {
@@ -116,7 +116,7 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
         ...facts,
         alt,
         stagingKey: staging,
-        version: settings.pipelineVersion || currentVersion,
+        version: settings.pipelineVersion || newestVersion,
         traceparent: upload.traceparent,
         startedAt,
         uploadMsMax: settings.uploadMsMax,

@@ -6,7 +6,7 @@
  */
 import type { Code } from '../errors.ts';
 import type { Clock, Log } from './ports.ts';
-import { currentVersion } from './recipe.ts';
+import { newestVersion } from './recipe.ts';
 import type { FailedFilter, JobEvent, JobView, Replay, Reprocessed, Reprocessing } from './registry.ts';
 import type { Store } from './store.ts';
 
@@ -63,7 +63,7 @@ const batchMax = 100;
 
 export function createOperate({ store, clock, log }: OperateDeps, settings: OperateSettings): Operate {
   const { spacingMs } = settings;
-  const version = settings.pipelineVersion || currentVersion;
+  const version = settings.pipelineVersion || newestVersion;
 
   return {
     version,

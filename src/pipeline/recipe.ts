@@ -4,7 +4,6 @@
  *
  * A recipe is never edited once released: other settings are another version.
  */
-import { StartError } from '../errors.ts';
 import type { VariantName } from './attachment.ts';
 
 interface Box {
@@ -52,20 +51,23 @@ const version1: Recipe = {
   ],
 };
 
+/**
+ * Version 2. WebP effort 1 with a lower quality: −16 % CPU of the whole render for the same bytes and likeness (`docs/decisions/0011-recipe-2.md`).
+ */
+const version2: Recipe = {
+  version: 2,
+  workingEdge: 2048,
+  variants: [
+    { name: 'thumbnail', format: 'jpeg', fit: 'inside', box: { width: 256, height: 256 }, quality: 80, mozjpeg: true },
+    { name: 'crop', format: 'jpeg', fit: 'cover', box: { width: 128, height: 128 }, quality: 80, mozjpeg: true },
+    { name: 'optimized', format: 'webp', fit: 'inside', box: { width: 2048, height: 2048 }, quality: 78, effort: 1 },
+  ],
+};
+
 /** In order. A recipe that left this list would make `rebuild` and roll-back of its version impossible. */
-const released: readonly Recipe[] = [version1];
+const released: readonly Recipe[] = [version1, version2];
 
 export const recipes: ReadonlyMap<number, Recipe> = new Map(released.map((recipe) => [recipe.version, recipe]));
 
+/** What new jobs get unless the setting `PIPELINE_VERSION` names another one. */
 export const newestVersion = Math.max(...recipes.keys());
-/** The version that new jobs get. */
-export const currentVersion = newestVersion;
-
-/** The version that new jobs get by the setting `PIPELINE_VERSION`, 0 being the newest. Throws `StartError` for one that this build cannot make. */
-export function chosenVersion(setting: number): number {
-  const version = setting === 0 ? newestVersion : setting;
-  if (recipes.has(version)) return version;
-  throw new StartError(
-    `Expected one of ${[...recipes.keys()].join(', ')}, or 0 for the newest, for PIPELINE_VERSION, received ${setting}: this build has no recipe of that version.`,
-  );
-}

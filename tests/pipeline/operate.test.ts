@@ -5,7 +5,7 @@ import { createSystemClock } from '../../src/drivers/clock-system.ts';
 import type { Code } from '../../src/errors.ts';
 import { newId } from '../../src/ids.ts';
 import { attemptsOf, createOperate } from '../../src/pipeline/operate.ts';
-import { currentVersion } from '../../src/pipeline/recipe.ts';
+import { newestVersion } from '../../src/pipeline/recipe.ts';
 import type { FailedFilter, JobEvent, Reprocessing } from '../../src/pipeline/registry.ts';
 import { silent } from '../support/ports-fake.ts';
 import { addUser, fail, settle, startStore } from '../support/store.ts';
@@ -108,7 +108,7 @@ describe('a replay of many', () => {
       },
       job: async () => null,
     };
-    assert.equal(operate.version, currentVersion);
+    assert.equal(operate.version, newestVersion);
     const many = createOperate(
       { store: fake, clock: createSystemClock(), log: silent },
       { pipelineVersion: 0, spacingMs: 0 },

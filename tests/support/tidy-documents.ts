@@ -156,7 +156,7 @@ interface Recipe {
 }
 
 /** Below `Pipeline version N`: columns `name`, `format`, `fit`, `box`, `quality`, `encoder`, and the working edge in words. */
-export function recipesEqual(recipes: Iterable<Recipe>, current: number, document: SourceFile): Offence[] {
+export function recipesEqual(recipes: Iterable<Recipe>, newest: number, document: SourceFile): Offence[] {
   const found: Offence[] = [];
   for (const { version, workingEdge, variants } of recipes) {
     const rows = rowsUnder(document.text, `pipeline version ${version}`)
@@ -181,8 +181,8 @@ export function recipesEqual(recipes: Iterable<Recipe>, current: number, documen
       found.push(`${document.path}:1 lacks the working edge of version ${version}, ${workingEdge} pixels`);
     }
   }
-  if (!document.text.includes(`The current version is ${current}.`))
-    found.push(`${document.path}:1 lacks the current version, ${current}`);
+  if (!document.text.includes(`The newest version is ${newest}.`))
+    found.push(`${document.path}:1 lacks the newest version, ${newest}`);
   return found;
 }
 

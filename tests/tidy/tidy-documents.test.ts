@@ -116,7 +116,7 @@ describe('recipes', () => {
     ],
   };
   const text = [
-    'The current version is 2.',
+    'The newest version is 2.',
     '## Pipeline version 2',
     'Raw pixels with a long edge of at most 1000 pixels.',
     '| Name | Format | Fit | Box | Quality | Encoder |',
@@ -137,8 +137,8 @@ describe('recipes', () => {
       finds(check(text.replace(cell, other)), /not in the code/, /lacks/));
   }
   test('another working edge is caught', () => finds(check(text.replace('1000', '2000')), /lacks the working edge/));
-  test('another current version is caught', () =>
-    finds(check(text.replace('is 2.', 'is 1.')), /lacks the current version/));
+  test('another newest version is caught', () =>
+    finds(check(text.replace('is 2.', 'is 1.')), /lacks the newest version/));
 });
 
 describe('what a document names', () => {
