@@ -1,11 +1,13 @@
 /** The words of the command line: roles and verbs, their help, and what is refused. The only file that imports `commander`. */
-import { Argument, Command, CommanderError } from 'commander';
+import { Argument, Command, CommanderError, InvalidArgumentError } from 'commander';
+import { addVerbs, type VerbOrder } from './cli-verbs.ts';
 import { type Role, roles } from './roles.ts';
 
 export type Order =
   | { readonly kind: 'start' }
   | { readonly kind: 'migrate' }
   | { readonly kind: 'run'; readonly roles: readonly Role[] }
+  | { readonly kind: 'verb'; readonly verb: VerbOrder }
   /** All was said: end with this code. 2: the words were not understood. */
   | { readonly kind: 'done'; readonly code: number };
 
@@ -30,11 +32,8 @@ export function readOrder(words: readonly string[], version: string): Order {
     .version(version, '-v, --version', 'print the version')
     .helpOption('-h, --help', 'print this help')
     .helpCommand(false)
-    .showHelpAfterError('Try "skrepka --help".')
-    .addHelpText(
-      'after',
-      '\nWithout any setting, "skrepka start" brings its own PostgreSQL and keeps all data in ./data.',
-    )
+    .showHelpAfterError('Try "npm run -s skrepka -- --help".')
+    .addHelpText('after', programHelp)
     .exitOverride();
   program
     .command('start')
@@ -51,18 +50,18 @@ export function readOrder(words: readonly string[], version: string): Order {
     .action(() => {
       order = { kind: 'migrate' };
     });
-  for (const role of [...roles, 'all'] as const) {
-    program
-      .command(role)
-      .summary(`role: ${about[role]}`)
-      .description(`Runs the role ${role}: ${about[role]}.`)
-      .addArgument(new Argument('[roles...]', 'further roles for the same process').choices([...roles]))
-      .addHelpText('after', engines)
-      .action((further: Role[]) => {
-        const named = role === 'all' ? roles : [role, ...further];
-        order = { kind: 'run', roles: roles.filter((candidate) => named.includes(candidate)) };
-      });
-  }
+  addVerbs(
+    program,
+    (verb) => {
+      order = { kind: 'verb', verb };
+    },
+    (expected) => {
+      throw new InvalidArgumentError(expected);
+    },
+  );
+  addRoles(program, (named) => {
+    order = { kind: 'run', roles: roles.filter((role) => named.includes(role)) };
+  });
   if (words.length === 0) {
     program.outputHelp({ error: true });
     return { kind: 'done', code: 2 };
@@ -75,6 +74,29 @@ export function readOrder(words: readonly string[], version: string): Order {
   }
   return order;
 }
+
+function addRoles(program: Command, run: (named: readonly Role[]) => void): void {
+  const role = (word: Role | 'all') =>
+    program
+      .command(word)
+      .summary(`role: ${about[word]}`)
+      .description(`Runs the role ${word}: ${about[word]}.`)
+      .addHelpText('after', engines);
+  for (const word of roles) {
+    role(word)
+      .addArgument(new Argument('[roles...]', 'further roles for the same process').choices([...roles]))
+      .action((further: Role[]) => run([word, ...further]));
+  }
+  // It takes no further ones: there are none.
+  role('all').action(() => run(roles));
+}
+
+const programHelp = `
+In the folder of a clone "skrepka" is "npm run -s skrepka --", in the image it is the entry point:
+  npm start                                   everything on this machine, with a PostgreSQL of its own in ./data
+  npm run -s skrepka -- jobs --state failed   in another terminal, beside it
+  docker compose exec api node src/main.ts jobs --state failed
+"skrepka <word> --help" explains a word, with examples.`;
 
 const startHelp = `
 Settings (environment):

@@ -71,6 +71,7 @@ const JobsQuery = Type.Object({
   state: Type.Optional(JobState),
   error_code: Type.Optional(ErrorCode),
   owner_id: Type.Optional(Id),
+  attachment_id: Type.Optional(Id),
 });
 
 function jobRoutes(app: App, { store }: HttpDeps): void {
@@ -88,7 +89,8 @@ function jobRoutes(app: App, { store }: HttpDeps): void {
     },
     async ({ query }) => {
       const { state = null, error_code: errorCode = null, owner_id: ownerId = null } = query;
-      const page = await store.listJobs({ state, errorCode, ownerId, ...pageRequest(query) });
+      const filter = { state, errorCode, ownerId, attachmentId: query.attachment_id ?? null };
+      const page = await store.listJobs({ ...filter, ...pageRequest(query) });
       return { items: page.items.map(shapeJob), next_cursor: page.nextCursor };
     },
   );

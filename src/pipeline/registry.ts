@@ -57,7 +57,7 @@ export interface QueueView {
   readonly processing: number;
   readonly failed: number;
   readonly oldestQueuedSeconds: number | null;
-  /** Since when the longest due job could have been claimed. */
+  /** For how long the longest due job could have been claimed; one whose lease has ended is due again. */
   readonly oldestDueSeconds: number | null;
   /** Originals that are not published and not given up. */
   readonly stagingBytes: number;
@@ -83,6 +83,8 @@ export interface JobFilter {
   readonly state: JobState | null;
   readonly errorCode: Code | null;
   readonly ownerId: string | null;
+  /** One attachment has a job for each version that was made of it. */
+  readonly attachmentId?: string | null;
 }
 
 /** Failed jobs, oldest failure first. Ages count from when they failed; null: any. */

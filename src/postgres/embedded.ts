@@ -12,7 +12,7 @@ import path from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
 import { StartError } from '../errors.ts';
 import type { Log } from '../pipeline/ports.ts';
-import { endLeftOver, readPidFile } from './leftover.ts';
+import { endLeftOver, isAlive, isServerOf, readPidFile } from './leftover.ts';
 import { chooseUnprivileged, type Unprivileged } from './unprivileged.ts';
 
 export interface EmbeddedSettings {
@@ -70,7 +70,35 @@ export async function startEmbedded(settings: EmbeddedSettings): Promise<Embedde
   else if (fresh) await runSingle(place, dir, `alter role ${user} password '${password}'`);
   settings.signal?.throwIfAborted();
   const server = await launch(place, settings.port, settings.signal);
-  return { ...server, url: `postgres://${user}:${password}@127.0.0.1:${server.port}/${database}` };
+  return { ...server, url: serverUrl(password, server.port) };
+}
+
+/**
+ * The URL of the server that runs in `dir`, for processes that did not start it; it carries the password. Rejects `StartError` when
+ * nothing runs there, or when this user may not know.
+ */
+export async function findEmbedded(folder: string): Promise<string> {
+  const dir = path.resolve(folder);
+  const passwordFile = `${dir}.password`;
+  const password = await readFile(passwordFile, 'utf8').catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return '';
+    throw new StartError(
+      `The password of the embedded PostgreSQL (${passwordFile}) cannot be read (${error.code}): run this as the user who runs "npm start".`,
+      error,
+    );
+  });
+  const server = password === '' ? null : await readPidFile(dir);
+  if (server === null || !isAlive(server.pid) || !(await isServerOf(server.pid, dir))) {
+    throw new StartError(
+      `No PostgreSQL runs in ${dir}: run "npm start" in another terminal, name the folder of a running one with DATA_DIR, or set DATABASE_URL.`,
+    );
+  }
+  if (!server.ready) throw new StartError(`The PostgreSQL in ${dir} is starting or stopping: try again in a moment.`);
+  return serverUrl(password.trim(), server.port);
+}
+
+function serverUrl(password: string, port: number): string {
+  return `postgres://${user}:${password}@127.0.0.1:${port}/${database}`;
 }
 
 interface Programs {

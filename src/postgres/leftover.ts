@@ -6,7 +6,7 @@
  */
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
-import { readFile, readlink, realpath, rm } from 'node:fs/promises';
+import { readFile, readlink, realpath, rm, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
 import { StartError } from '../errors.ts';
@@ -19,6 +19,7 @@ const stopMs = 30_000;
 export interface PidFile {
   readonly pid: number;
   readonly startedAtMs: number;
+  readonly port: number;
   readonly ready: boolean;
 }
 
@@ -28,12 +29,23 @@ export async function readPidFile(dir: string): Promise<PidFile | null> {
   const lines = text.split('\n');
   const pid = Number(lines[0]);
   if (!Number.isInteger(pid) || pid <= 0) return null;
-  return { pid, startedAtMs: Number(lines[2]) * 1000, ready: lines[7]?.trim() === 'ready' };
+  return {
+    pid,
+    startedAtMs: Number(lines[2]) * 1000,
+    port: Number(lines[3]),
+    ready: lines[7]?.trim() === 'ready',
+  };
 }
 
 /** Leaves the folder without a running server, or rejects `StartError`. */
 export async function endLeftOver(dir: string, log: Log): Promise<void> {
   const left = await readPidFile(dir);
+  if (left === null && (await isEmpty(path.join(dir, 'postmaster.pid')))) {
+    // PostgreSQL refuses to start beside it, and never says what to do. It writes the file at once, so only a crash leaves an empty one.
+    throw new StartError(
+      `${path.join(dir, 'postmaster.pid')} is empty, as a crash of the machine can leave it: if no other PostgreSQL (in a container, perhaps) uses the folder, delete that file and start again.`,
+    );
+  }
   // PostgreSQL itself removes the file of a dead process.
   if (left === null || !isAlive(left.pid)) return;
   if (await isServerOf(left.pid, dir)) {
@@ -50,6 +62,13 @@ export async function endLeftOver(dir: string, log: Log): Promise<void> {
   }
   throw new StartError(
     `${file} names process ${left.pid}, which is alive but not the PostgreSQL of this folder: if no other PostgreSQL (in a container, perhaps) uses the folder, delete that file and start again.`,
+  );
+}
+
+async function isEmpty(file: string): Promise<boolean> {
+  return await stat(file).then(
+    (found) => found.size === 0,
+    () => false,
   );
 }
 
@@ -87,7 +106,7 @@ function statFields(line: string): string[] {
 }
 
 /** A server works inside its folder, so the kernel can tell whose it is. */
-async function isServerOf(pid: number, dir: string): Promise<boolean> {
+export async function isServerOf(pid: number, dir: string): Promise<boolean> {
   const real = await realpath(dir);
   if (process.platform === 'linux') {
     const [cwd, program] = await Promise.all(

@@ -28,6 +28,10 @@ export async function queue(pool: Pool): Promise<QueueView> {
     await single<QueueRow>(
       pool,
       `select waiting.*, staging.*,
+         extract(epoch from now() - least(
+           waiting.oldest_due_at,
+           (select min(lease_until) from jobs where state = 'processing' and lease_until <= now())
+         ))::float8 as oldest_due_seconds,
          (select count(*) from jobs where state = 'processing') as processing,
          (select count(*) from jobs where state = 'failed') as failed,
          (select count(*) from jobs where created_at > now() - interval '1 minute' and origin = 'upload') as accepted,
@@ -38,7 +42,7 @@ export async function queue(pool: Pool): Promise<QueueView> {
            count(*) filter (where not_before <= now()) as due,
            count(*) filter (where rung_at is not null) as announced,
            extract(epoch from now() - min(created_at))::float8 as oldest_seconds,
-           extract(epoch from now() - min(not_before) filter (where not_before <= now()))::float8 as oldest_due_seconds
+           min(not_before) filter (where not_before <= now()) as oldest_due_at
          from jobs
          where state = 'queued'
        ) waiting
@@ -77,10 +81,18 @@ export async function listJobs(pool: Pool, filter: Parameters<Store['listJobs']>
      where ($1::text is null or jobs.state = $1)
        and ($2::text is null or jobs.error_code = $2)
        and ($5::uuid is null or jobs.owner_id = $5)
+       and ($6::uuid is null or jobs.attachment_id = $6)
        and ($3::uuid is null or jobs.id < $3)
      order by jobs.id desc
      limit $4`,
-    [filter.state, filter.errorCode, cursorId(filter.cursor), filter.limit + 1, filter.ownerId],
+    [
+      filter.state,
+      filter.errorCode,
+      cursorId(filter.cursor),
+      filter.limit + 1,
+      filter.ownerId,
+      filter.attachmentId ?? null,
+    ],
     { writes: false },
   );
   return pageOf(rows.map(toJobView), filter.limit);

@@ -121,12 +121,14 @@ describe('GET /v1/admin/jobs', () => {
       assert.deepEqual(await found('state=succeeded&error_code=too_many_pixels'), []);
     });
 
-    it('lists those of an owner', async (t) => {
+    it('lists those of an owner, or of an attachment', async (t) => {
       const { ask, accept, owner, ada } = await start(t);
-      const { jobId } = await accept();
-      const found = async (id: string) => (await ask(`jobs?owner_id=${id}`)).body.items.map((job) => job.id);
-      assert.deepEqual(await found(owner), [jobId]);
-      assert.deepEqual(await found(ada.id), []);
+      const [{ id, jobId }, other] = [await accept(), await accept()];
+      const found = async (query: string) => (await ask(`jobs?${query}`)).body.items.map((job) => job.id);
+      assert.deepEqual(await found(`owner_id=${owner}`), [other.jobId, jobId]);
+      assert.deepEqual(await found(`owner_id=${ada.id}`), []);
+      assert.deepEqual(await found(`attachment_id=${id}`), [jobId]);
+      assert.deepEqual(await found(`attachment_id=${id}&owner_id=${ada.id}`), []);
     });
 
     it('tells of a failed job why, for the operator in detail', async (t) => {
@@ -170,6 +172,7 @@ describe('GET /v1/admin/jobs', () => {
         ['state=', 'state'],
         ['error_code=nonsense', 'error_code'],
         ['owner_id=ada', 'owner_id'],
+        ['attachment_id=x', 'attachment_id'],
         ['limit=0', 'limit'],
         ['limit=201', 'limit'],
         ['cursor=x', 'cursor'],
