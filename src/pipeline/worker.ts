@@ -51,15 +51,22 @@ export interface Worker {
 
 export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker {
   const { store, broker, clock, log, meter, reach } = deps;
-  const gate = createGate(settings.renderConcurrency);
+  const gate = createGate(settings.renderConcurrency, (busy) => meter.gauge('worker_slots_busy', busy));
   let lastDeliveryMs = clock.monotonicMs();
+  /** Since when a slot is free and nothing was there to do. */
+  let hungryMs = clock.monotonicMs();
+  let connected = false;
 
   async function run({ stop, abort }: { stop: AbortSignal; abort: AbortSignal }) {
+    meter.gauge('worker_slots', settings.renderConcurrency);
+    meter.gauge('worker_slots_busy', 0);
+    meter.gauge('worker_starved_seconds', 0);
+    const watch = watchStarvation(stop);
     await prepareScratch(stop);
     const consumer = await connect(stop);
-    if (!consumer) return;
+    if (!consumer) return watch;
+    connected = true;
     const running = new Set<Promise<void>>();
-    const watch = watchStarvation(stop);
     while (!stop.aborted) {
       // A free slot first, then a delivery: what a busy worker holds nobody else can take.
       await gate.open(stop);
@@ -78,6 +85,8 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
       const work = handle(delivery, abort)
         .catch((error: unknown) => log.error({ error: describe(error) }, 'worker: a delivery ended unexpectedly'))
         .finally(() => {
+          // A full worker was not hungry: its wait begins with the slot that is free again.
+          if (!gate.idle()) fed();
           gate.leave();
           running.delete(work);
         });
@@ -85,6 +94,7 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     }
     await Promise.all(running);
     await watch;
+    fed();
     await consumer.close().catch(() => undefined);
   }
 
@@ -112,13 +122,26 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     return null;
   }
 
-  /** Free slots and nothing delivered while jobs are announced: the broker may have lost them, so they ring again. */
+  function fed() {
+    hungryMs = clock.monotonicMs();
+    meter.gauge('worker_starved_seconds', 0);
+  }
+
+  /**
+   * Free slots and nothing delivered while jobs wait. Announced ones the broker may have lost: they ring again. And it is
+   * told, because it never is in order: a job waits, and who could do it gets nothing.
+   */
   async function watchStarvation(stop: AbortSignal) {
     while (!stop.aborted) {
       await clock.sleep(settings.starvedMs, stop);
-      if (stop.aborted || !gate.idle() || clock.monotonicMs() - lastDeliveryMs < settings.starvedMs) continue;
+      // Whoever does not ask is not starved: the breakers have a metric of their own.
+      if (!gate.idle() || deps.breakers.store.isOpen() || deps.breakers.storage.isOpen()) fed();
+      const hungryForMs = clock.monotonicMs() - hungryMs;
+      if (stop.aborted || hungryForMs < settings.starvedMs) continue;
       try {
-        if ((await store.countAnnounced()) === 0) continue;
+        meter.gauge('worker_starved_seconds', (await waitingMs(hungryForMs)) / 1000);
+        const silentMs = clock.monotonicMs() - lastDeliveryMs;
+        if (!connected || silentMs < settings.starvedMs || (await store.countAnnounced()) === 0) continue;
         const again = await store.ringAgain(settings.renderConcurrency);
         meter.count('bells_hastened_total', { reason: 'starved' }, again);
         log.info({ again }, 'worker: starved, announced jobs ring again');
@@ -126,6 +149,13 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
         log.debug({ error: describe(error) }, 'worker: the store did not answer');
       }
     }
+  }
+
+  /** For how long a job has waited of the time in which this worker could have done it. */
+  async function waitingMs(hungryForMs: number): Promise<number> {
+    // Mostly nothing waits at all, and this question is the cheaper one.
+    if ((await store.untilDueMs(1)) > 0 && (await store.countAnnounced()) === 0) return 0;
+    return Math.min(hungryForMs, ((await store.queue()).oldestDueSeconds ?? 0) * 1000);
   }
 
   async function handle(delivery: Delivery, abort: AbortSignal) {
@@ -140,11 +170,24 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     if (!result) return;
     if (result.kind === 'refused') {
       meter.count('claims_refused_total', { reason: result.reason });
+      if (result.reason === 'exhausted') {
+        meter.count('attempt_failures_total', { code: 'worker_lost', outcome: 'failed' });
+      }
       // The bell remembers what is not finished; holding the message would only block a place.
       return ended(delivery);
     }
-    const outcome = await attempt(result.claim, delivery, startMs, abort);
+    const { claim: claimed, waited } = result;
+    fed();
+    if (waited) meter.observe('claim_wait_seconds', waited.dueMs / 1000);
+    const outcome = await attempt(claimed, delivery, startMs, abort);
     meter.count('attempts_total', { outcome });
+    if (outcome === 'ready') {
+      const tookMs = clock.monotonicMs() - startMs;
+      meter.observe('attempt_seconds', tookMs / 1000);
+      // Of a first version: somebody has waited for it since the 202.
+      const isFirst = claimed.originalKey === null;
+      if (waited && isFirst) meter.observe('ready_seconds', (waited.acceptedMs + tookMs) / 1000);
+    }
     if (outcome === 'lost') return;
     await ended(delivery);
     await reach('worker.acked', ring.jobId);
@@ -207,7 +250,6 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
       const result = await storeObjects(claim, rendered, deps, lease.signal);
       const outcome = await settle(claim, result, deps, settings, lease.signal);
       log.info({ job: at.jobId, attachment: at.attachmentId, fence: at.fence, outcome }, 'worker: settled');
-      if (outcome === 'ready') meter.observe('attempt_seconds', (clock.monotonicMs() - startMs) / 1000);
       return outcome;
     } catch (error) {
       const cause = lease.signal.aborted ? lease.signal.reason : error;
@@ -283,7 +325,7 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
 }
 
 /** Slots, and the right of one attempt to run alone: then none is taken, and it starts when all others have ended. */
-function createGate(slotsMax: number) {
+function createGate(slotsMax: number, onHeld: (held: number) => void) {
   let held = 0;
   let lone = 0;
   let loneRuns = false;
@@ -314,10 +356,12 @@ function createGate(slotsMax: number) {
     enter() {
       if (!isOpen()) return false;
       held += 1;
+      onHeld(held);
       return true;
     },
     leave() {
       held -= 1;
+      onHeld(held);
       changed();
     },
     /** Turns a held slot into a lone one; throws the signal's reason. Answers how to end it, before the slot is left. */
