@@ -140,7 +140,8 @@ export function codeOf(error: unknown): Code {
 export function describe(error: unknown): string {
   const parts: string[] = [];
   for (let at: unknown = error, depth = 0; at !== undefined && at !== null && depth < 5; depth += 1) {
-    parts.push(at instanceof Error ? at.message || at.name : String(at));
+    // An error of several addresses has a code and no message.
+    parts.push(at instanceof Error ? at.message || String((at as { code?: unknown }).code ?? at.name) : String(at));
     at = at instanceof Error ? at.cause : undefined;
   }
   return parts.join(': ');

@@ -18,7 +18,8 @@ async function obey(order: Order): Promise<number> {
   try {
     const config = loadConfig();
     if (order.kind === 'run') return await runRoles(order.roles, config);
-    const { startEverything, migrateDatabase } = await import('./verbs.ts');
+    const { startEverything, migrateDatabase, runVerb } = await import('./verbs.ts');
+    if (order.kind === 'verb') return await runVerb(order.verb, config, quietTelemetry(order.verb.kind, config));
     const telemetry = telemetryFor(order.kind, config);
     if (order.kind === 'start') return await startEverything(config, telemetry);
     const applied = await migrateDatabase(config);
@@ -43,6 +44,13 @@ async function runRoles(roles: (Order & { kind: 'run' })['roles'], config: Confi
 
 function telemetryFor(service: string, config: Config, roles: readonly Role[] = []): Telemetry {
   return createTelemetry({ level: config.logLevel, service, roles, plain: process.stdout.isTTY === true });
+}
+
+/** Standard output is for the result of a verb: what goes wrong on the way is told beside it. */
+function quietTelemetry(service: string, config: Config): Telemetry {
+  const level = config.logLevel === 'info' ? 'warn' : config.logLevel;
+  const { stderr } = process;
+  return createTelemetry({ level, service, plain: stderr.isTTY === true, destination: stderr });
 }
 
 /** One sentence a problem. A role leaves it to its supervisor to show it. */
