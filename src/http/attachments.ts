@@ -73,8 +73,11 @@ const uploadDescription = `All bytes in this request, either as a form with one 
 \`?filename=\`. A 202 is a promise: the bytes are durable, and processing survives any crash.
 
 With \`Idempotency-Key\` the same request is answered with the same attachment for 24 hours. With \`Repr-Digest\`
-(\`sha-256=:…:\`), or the field \`sha256\`, the bytes are verified before anything is recorded. With \`Expect:
-100-continue\` a refusal comes before the body is sent.`;
+(\`sha-256=:…:\`), or the field \`sha256\`, the bytes are verified before anything is recorded.
+
+Whether there is room for an upload is decided before its body is read: 429 when this account has too much under way, 503
+when the service has, both with \`Retry-After\`. With \`Expect: 100-continue\` a refusal comes before the body is sent;
+otherwise it closes the connection. \`GET /v1/limits\` has the figures.`;
 
 const UploadQuery = Type.Object({
   filename: Type.Optional(Type.String({ maxLength: 4096, description: 'Name of a raw body.' })),
@@ -134,7 +137,7 @@ function uploadRoute(app: App, deps: HttpDeps, settings: HttpSettings): void {
               ...(['validation', 'empty_file', 'malformed_multipart', 'file_missing', 'too_many_files'] as const),
               ...(['digest_mismatch', 'request_timeout', 'upload_expired', 'idempotency_in_flight'] as const),
               ...(['file_too_large', 'unsupported_image', 'unsupported_media_type', 'idempotency_mismatch'] as const),
-              ...(['unavailable', 'storage_unavailable'] as const),
+              ...(['too_many_uploads', 'overloaded', 'unavailable', 'storage_unavailable'] as const),
             ),
           },
         },

@@ -1,18 +1,15 @@
 /** The routes about the server itself: limits, health, metrics, and what the problem types mean. All public. */
-import { createHash, timingSafeEqual } from 'node:crypto';
-import type { FastifyRequest } from 'fastify';
 import { catalogue, isCode, SkrepkaError } from '../errors.ts';
 import { imageTypes, variantNames } from '../pipeline/attachment.ts';
 import { limits } from '../pipeline/message.ts';
 import type { App, HttpDeps, HttpSettings } from './app.ts';
+import { createHealth } from './health.ts';
+import { mayReadMetrics } from './metrics.ts';
 import { problemOf } from './problems.ts';
 import { ProblemSchema, problems, ref, type Static, Type } from './schemas.ts';
 
 const tags = ['system'];
 const config = { access: 'public' } as const;
-
-/** Longest wait for one component's answer. */
-const healthMs = 2000;
 
 export function systemRoutes(app: App, deps: HttpDeps, settings: HttpSettings): void {
   limitRoutes(app, settings);
@@ -28,6 +25,12 @@ const LimitsSchema = Type.Object({
   upload_bytes_max: count,
   upload_seconds_max: count,
   upload_stall_seconds: count,
+  uploads_pending_max: Type.Integer({ description: 'Unfinished uploads of one account; above it 429.' }),
+  uploads_at_once_max: Type.Integer({ description: 'Uploads of one account that are on their way; above it 429.' }),
+  uploads_per_minute_max: Type.Integer({ description: 'Accepted uploads of one account; above it 429.' }),
+  service_backlog_max: Type.Integer({ description: 'Uploads of everybody that wait; above it 503.' }),
+  service_staging_bytes_max: Type.Integer({ description: 'Bytes of everybody that are not published; above it 503.' }),
+  service_uploads_at_once_max: Type.Integer({ description: 'Uploads that one process receives; above it 503.' }),
   file_name_length_max: count,
   alt_length_max: count,
   image_types: Type.Array(Type.String({ description: 'Rendered; everything else is stored as it is.' })),
@@ -56,6 +59,12 @@ function limitRoutes(app: App, settings: HttpSettings): void {
     upload_bytes_max: settings.uploadBytesMax,
     upload_seconds_max: Math.floor(settings.uploadMsMax / 1000),
     upload_stall_seconds: Math.floor(settings.stallMs / 1000),
+    uploads_pending_max: settings.pendingPerUserMax,
+    uploads_at_once_max: settings.uploadsPerUserMax,
+    uploads_per_minute_max: settings.uploadsPerMinuteMax,
+    service_backlog_max: settings.backlogMax,
+    service_staging_bytes_max: settings.stagingBytesMax,
+    service_uploads_at_once_max: settings.uploadsMax,
     file_name_length_max: limits.fileNameLengthMax,
     alt_length_max: limits.altLengthMax,
     image_types: Object.keys(imageTypes),
@@ -89,7 +98,6 @@ function limitRoutes(app: App, settings: HttpSettings): void {
 
 const Component = Type.Enum(['ok', 'down', 'absent']);
 const Components = Type.Object({ database: Component, storage: Component, broker: Component });
-type Components = Static<typeof Components>;
 
 const ReadySchema = Type.Object({
   status: Type.Enum(['ok', 'degraded'], { description: '`degraded`: the broker is missing; uploads go on.' }),
@@ -97,7 +105,7 @@ const ReadySchema = Type.Object({
 });
 
 function healthRoutes(app: App, deps: HttpDeps): void {
-  let running: Promise<Components> | null = null;
+  const ask = createHealth(deps);
   let closing = false;
   app.addHook('preClose', async () => {
     closing = true;
@@ -136,11 +144,7 @@ function healthRoutes(app: App, deps: HttpDeps): void {
       },
     },
     async (request, reply) => {
-      // However many probes ask at once, each component is asked once.
-      running ??= check(deps).finally(() => {
-        running = null;
-      });
-      const components = await running;
+      const components = await ask();
       if (!closing && components.database === 'ok' && components.storage === 'ok') {
         return { status: components.broker === 'down' ? ('degraded' as const) : ('ok' as const), components };
       }
@@ -149,30 +153,6 @@ function healthRoutes(app: App, deps: HttpDeps): void {
       return reply.code(503).headers(headers).send(Object.assign(body, { components }));
     },
   );
-}
-
-async function check({ store, blobs, broker, log }: HttpDeps): Promise<Components> {
-  const probe = async (name: string, part: { health(): Promise<void> } | null) => {
-    if (!part) return 'absent' as const;
-    const overdue = AbortSignal.timeout(healthMs);
-    try {
-      await Promise.race([part.health(), rejection(overdue)]);
-      return 'ok' as const;
-    } catch (error) {
-      log.warn({ component: name, error: error instanceof Error ? error.message : String(error) }, 'component is down');
-      return 'down' as const;
-    }
-  };
-  const [database, storage, queue] = await Promise.all([
-    probe('database', store),
-    probe('storage', blobs),
-    probe('broker', broker),
-  ]);
-  return { database, storage, broker: queue };
-}
-
-function rejection(signal: AbortSignal): Promise<never> {
-  return new Promise((_resolve, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
 }
 
 /* ------------------------------------------------------------------------- metrics */
@@ -195,24 +175,10 @@ function metricsRoute(app: App, { metrics }: HttpDeps, settings: HttpSettings): 
       },
     },
     async (request, reply) => {
-      if (!isLocal(request) && !hasToken(request, settings.metricsToken)) throw new SkrepkaError('unauthorized');
+      if (!mayReadMetrics(request.raw, settings.metricsToken)) throw new SkrepkaError('unauthorized');
       return reply.header('content-type', metrics.contentType).send(await metrics.render());
     },
   );
-}
-
-/** From this very machine, and not through a proxy on it, which would make everybody local. */
-function isLocal({ headers, socket }: FastifyRequest): boolean {
-  const address = socket.remoteAddress ?? '';
-  const loopback = address === '::1' || /^(?:::ffff:)?127\./.test(address);
-  return loopback && headers.forwarded === undefined && headers['x-forwarded-for'] === undefined;
-}
-
-function hasToken({ headers }: FastifyRequest, expected: string): boolean {
-  const given = /^bearer +(.+)$/i.exec(headers.authorization ?? '')?.[1];
-  if (expected === '' || given === undefined) return false;
-  const digest = (text: string) => createHash('sha256').update(text).digest();
-  return timingSafeEqual(digest(given), digest(expected));
 }
 
 /* ------------------------------------------------------------------- problem types */

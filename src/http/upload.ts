@@ -63,7 +63,8 @@ export function openUpload(request: UploadRequest, settings: UploadSettings): In
     const sha256 = reprDigest(headers['repr-digest']?.toString());
     const fileName = storedName(nameFromHeader(headers['content-disposition']) ?? request.queryName ?? null);
     const trailer = async () => ({ alt: null, sha256 });
-    return { upload: { ...common, fileName, declaredType: type, declaredSize: length, trailer }, body: bytes };
+    const sizes = { declaredSize: length, sizeMax: length };
+    return { upload: { ...common, fileName, declaredType: type, ...sizes, trailer }, body: bytes };
   }
   const boundary = boundaryOf(headers['content-type'] ?? '');
   if (boundary === null) throw new SkrepkaError('malformed_multipart', { log: 'no boundary in the content type' });
@@ -81,6 +82,7 @@ export function openUpload(request: UploadRequest, settings: UploadSettings): In
       return form.file().declaredType;
     },
     declaredSize: null,
+    sizeMax: length,
     trailer: form.trailer,
   };
   return { upload, body: form.body() };

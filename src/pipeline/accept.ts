@@ -1,5 +1,5 @@
 /**
- * Step 1 of 8, accept: from the bytes of a request to a 202. Before it: nothing. After it: the relay.
+ * Step 1 of 8, accept: from the bytes of a request to a 202. Before it: nothing; `admission.ts` is its door. After it: the relay.
  *
  * Durable when it returns: the staging object, then attachment, job (its bell set), history and answered key together.
  * Dies before the commit: an orphan in staging, which the janitor removes after a day; the client sends again with its key.
@@ -8,6 +8,7 @@
  */
 import { createHash } from 'node:crypto';
 import { SkrepkaError } from '../errors.ts';
+import type { Admission, Place } from './admission.ts';
 import { type Attachment, asAccepted, isImageType, type Kind, stagingKey } from './attachment.ts';
 import { BlobError, type Blobs, type Clock, type Log, type Meter, type Reach, type Sniffer } from './ports.ts';
 import { newestVersion } from './recipe.ts';
@@ -20,6 +21,8 @@ export interface Upload {
   readonly declaredType: string | null;
   /** Bytes of the file as declared, null when unknown. */
   readonly declaredSize: number | null;
+  /** What the file has at most, as far as is known: a form says no more than its own length. */
+  readonly sizeMax: number | null;
   readonly idempotencyKey: string | null;
   readonly traceparent: string | null;
   /** Aborts when the client is gone. */
@@ -43,6 +46,7 @@ export interface AcceptSettings {
 
 export interface AcceptDeps {
   readonly store: Store;
+  readonly admission: Admission;
   readonly blobs: Blobs;
   readonly sniffer: Sniffer;
   readonly clock: Clock;
@@ -55,11 +59,13 @@ export interface Accept {
   /**
    * Takes the upload in. `replayed`: the key had been answered before, and this is that answer again.
    * Throws `SkrepkaError` (`file_too_large`, `empty_file`, `unsupported_image`, `digest_mismatch`, `idempotency_in_flight`,
-   * `idempotency_mismatch`, `upload_expired`, `storage_unavailable`, `unavailable`), what the body or trailer throws, or the
-   * signal's reason. After a throw nothing is kept, except that an unknown commit keeps its staging object.
+   * `idempotency_mismatch`, `too_many_uploads`, `overloaded`, `upload_expired`, `storage_unavailable`, `unavailable`), what the
+   * body or trailer throws, or the signal's reason. After a throw nothing is kept, except that an unknown commit keeps its staging object.
    */
   accept(upload: Upload, body: AsyncIterable<Uint8Array>): Promise<{ attachment: Attachment; replayed: boolean }>;
 }
+
+type HeldKey = KeyName & { readonly token: string };
 
 export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept {
   const { store, blobs, clock, reach } = deps;
@@ -89,8 +95,28 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
     }
   }
 
-  async function takeIn(upload: Upload, body: AsyncIterable<Uint8Array>, key: (KeyName & { token: string }) | null) {
-    const { startedAt } = await mapped(store.arrive(upload.userId));
+  /** A place, held until the row is there or nothing will be, whatever ends it. */
+  async function takeIn(upload: Upload, body: AsyncIterable<Uint8Array>, key: HeldKey | null) {
+    const place = await mapped(deps.admission.enter(upload.userId, upload.sizeMax));
+    let acceptedBytes: number | null = null;
+    try {
+      const attachment = await keepSafe(upload, body, key, place);
+      acceptedBytes = attachment.size;
+      return attachment;
+    } catch (error) {
+      if (isUnknown(error)) acceptedBytes = upload.sizeMax ?? settings.uploadBytesMax;
+      throw error;
+    } finally {
+      place.leave(acceptedBytes);
+    }
+  }
+
+  async function keepSafe(
+    upload: Upload,
+    body: AsyncIterable<Uint8Array>,
+    key: HeldKey | null,
+    { startedAt }: Place,
+  ): Promise<Attachment> {
     const id = clock.newId();
     const staging = stagingKey(id);
     const received = receive(upload, body, deps, settings);
@@ -176,7 +202,7 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
     return asAccepted(attachment, alt);
   }
 
-  async function keepReserved(name: KeyName & { token: string }, signal: AbortSignal) {
+  async function keepReserved(name: HeldKey, signal: AbortSignal) {
     while (!signal.aborted) {
       await clock.sleep(settings.reservationMs / 3, signal);
       // A failure is no reason to stop: the accept statement itself compares the token.

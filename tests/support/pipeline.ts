@@ -11,6 +11,7 @@ import { createSystemClock } from '../../src/drivers/clock-system.ts';
 import { createFileScratch } from '../../src/drivers/scratch-file.ts';
 import { newId } from '../../src/ids.ts';
 import { type Accept, createAccept, type Upload } from '../../src/pipeline/accept.ts';
+import { createAdmission } from '../../src/pipeline/admission.ts';
 import { createBreaker } from '../../src/pipeline/breaker.ts';
 import { createJanitor } from '../../src/pipeline/janitor.ts';
 import type { Blobs, Broker, Clock, Images, Log, Meter, Signals } from '../../src/pipeline/ports.ts';
@@ -28,6 +29,12 @@ import { until } from './until.ts';
 export const quick = {
   uploadBytesMax: 1024 * 1024,
   uploadMsMax: 3_600_000,
+  backlogMax: 10_000,
+  stagingBytesMax: 1024 ** 3,
+  uploadsMax: 256,
+  pendingPerUserMax: 1000,
+  uploadsPerUserMax: 64,
+  uploadsPerMinuteMax: 10_000,
   idempotencyMs: 60_000,
   reservationMs: 900,
   spacingMs: 1000,
@@ -111,7 +118,8 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
     meter,
     reach: points.reach,
   };
-  const accept = createAccept({ ...shared, sniffer: fakeSniffer }, settings);
+  const admission = createAdmission(shared, settings);
+  const accept = createAccept({ ...shared, admission, sniffer: fakeSniffer }, settings);
 
   const user = newId();
   await pool.query(`insert into users (id, handle, password_hash, role) values ($1, $2, 'x', 'user')`, [
@@ -213,6 +221,7 @@ function uploadsBy(user: string, accept: Accept) {
         fileName: 'a.jpg',
         declaredType: null,
         declaredSize: null,
+        sizeMax: null,
         idempotencyKey: null,
         traceparent: null,
         signal: new AbortController().signal,

@@ -15,10 +15,11 @@ import { createSystemClock } from '../../src/drivers/clock-system.ts';
 import { createSniffer } from '../../src/drivers/sniffer-file-type.ts';
 import type { HttpDeps, HttpSettings } from '../../src/http/app.ts';
 import { createAccept } from '../../src/pipeline/accept.ts';
+import { createAdmission } from '../../src/pipeline/admission.ts';
 import { attemptPrefix, stagingKey, type Variant, type VariantName } from '../../src/pipeline/attachment.ts';
 import type { Blobs, Reach, Signals } from '../../src/pipeline/ports.ts';
 import type { Claim, Store } from '../../src/pipeline/store.ts';
-import { type Account, type Answer, type Body, startApi } from './api.ts';
+import { type Account, type Answer, apiSettings, type Body, startApi } from './api.ts';
 import { createPoints, faulty } from './ports-fake.ts';
 import { budgets, newClaim } from './store.ts';
 import { until } from './until.ts';
@@ -87,22 +88,17 @@ export const nothing = { attachments: 0, jobs: 0, keys: 0, files: 0 };
 
 function withIntake(
   real: HttpDeps,
-  { uploadBytesMax = 1024 * 1024 }: Partial<HttpSettings>,
+  changed: Partial<HttpSettings>,
   parts: Pick<HttpDeps, 'store' | 'blobs' | 'signals'> & { reach: Reach },
 ): HttpDeps {
   const clock = createSystemClock();
   const { log, meter } = real;
   const { store, blobs, signals, reach } = parts;
+  const settings = { ...apiSettings, ...changed, reservationMs: 3000, spacingMs: 1000, pipelineVersion: 1 };
+  const admission = createAdmission({ store, clock, log, meter }, settings);
   const accept = createAccept(
-    { store, blobs, sniffer: createSniffer(), clock, log, reach, meter },
-    {
-      uploadBytesMax,
-      uploadMsMax: 3_600_000,
-      idempotencyMs: 86_400_000,
-      reservationMs: 3000,
-      spacingMs: 1000,
-      pipelineVersion: 1,
-    },
+    { store, admission, blobs, sniffer: createSniffer(), clock, log, reach, meter },
+    settings,
   );
   const metrics = { contentType: 'text/plain; version=0.0.4; charset=utf-8', render: async () => 'up 1\n' };
   const broker = { health: async () => undefined, depth: async () => ({ waiting: 0, inFlight: 0 }) };
