@@ -1,56 +1,102 @@
 /**
- * `npm run scenario`: the promise of a 202, told and proven with real processes.
+ * `npm run scenario`: what Skrepka promises, told and proven with real processes.
  *
- * No worker runs; an upload is accepted and travels in a message; API and PostgreSQL are killed and come back; then a
- * worker starts, and the same attachment becomes ready. Everything happens in a folder and on ports of its own, and is
- * cleared away afterwards. Prints ids and times, never tokens. Exit code 0 only if every expectation held.
+ * `--level` chooses the story: 3 is the promise of a 202 (`scenario-promise.ts`), 4 is what operators live through
+ * (`scenario-operate.ts`). Everything happens in a folder and on ports of its own, and is cleared away afterwards. Prints ids
+ * and times, never tokens. Exit code 0 only if every expectation held, 2 where it could not begin.
  */
-import assert from 'node:assert/strict';
-import { randomBytes } from 'node:crypto';
-import { readFile } from 'node:fs/promises';
-import { CheckFailed, type Checks, createChecks } from './checks.ts';
-import { createHttpClient, expectStatus, type HttpClient, NoAnswer } from './http-client.ts';
-import { readJpeg, readWebp } from './picture-header.ts';
-import { type Actor, type Stage, setStage } from './stage.ts';
+import { parseArgs } from 'node:util';
+import { CheckFailed, createChecks } from './checks.ts';
+import { NoAnswer } from './http-client.ts';
+import { createNarration } from './narration.ts';
+import { playOperate } from './scenario-operate.ts';
+import { playPromise } from './scenario-promise.ts';
+import { setStage } from './stage.ts';
+import { type EngineNames, engineNames, missingEngines, openEngines } from './stage-engines.ts';
 
-const begunMs = performance.now();
-const readyMsMax = 90_000;
-const apiRoles = ['api', 'relay', 'janitor'];
+const help = `Usage: npm run scenario -- [--level 3|4] [--engines embedded|jetstream-s3]
 
-interface Person {
-  readonly id: string;
-  readonly handle: string;
-  readonly token: string;
-}
+Tells and proves, with real processes that it starts, kills and clears away:
 
-interface Scene extends HttpClient {
-  readonly stage: Stage;
-  readonly checks: Checks;
-  readonly photo: Buffer;
-  readonly author: Person;
-  readonly reader: Person;
-  readonly chatId: string;
-}
+  --level 3   (default) the promise of a 202: no worker runs, an upload is accepted, API and
+              PostgreSQL are killed and started again, a worker starts, the same id is ready
+  --level 4   what operators live through: a crash between COMMIT and publish; a worker killed
+              between the write and the ack; a failed job replayed; a hung worker told from a slow one
 
-/** What was accepted before the deaths, and is asked for after them. */
-interface Sent {
-  readonly attachmentId: string;
-  readonly messageId: string;
-}
+  --engines embedded       (default) the queue in PostgreSQL, objects in a folder
+  --engines jetstream-s3   the bell in NATS JetStream, objects in S3 (a Ceph gateway): both must be installed
+
+  --help      this text
+
+Exit code: 0 all held, 1 something did not, 2 it could not begin.`;
+
+const stories = {
+  3: { play: playPromise, title: 'What a 202 of Skrepka promises' },
+  4: { play: playOperate, title: 'What operators of Skrepka live through' },
+};
 
 process.exitCode = await main();
 
 async function main(): Promise<number> {
+  const wish = understand();
+  if (wish === null) {
+    console.log(help);
+    return 0;
+  }
+  if (typeof wish === 'string') {
+    console.error(wish);
+    return 2;
+  }
+  return await tell(wish);
+}
+
+interface Wish {
+  readonly level: 3 | 4;
+  readonly engines: EngineNames;
+}
+
+/** What is wished for, null for the help, or the sentence that says why not. */
+function understand(): Wish | string | null {
+  let values: { level: string; engines: string; help: boolean };
+  try {
+    values = parseArgs({
+      options: {
+        level: { type: 'string', default: '3' },
+        engines: { type: 'string', default: 'embedded' },
+        help: { type: 'boolean', default: false },
+      },
+    }).values;
+  } catch (error) {
+    return `${(error as Error).message}\n\n${help}`;
+  }
+  const { level, engines } = values;
+  if (values.help) return null;
+  if (level !== '3' && level !== '4') return `Expected 3 or 4 for --level, received "${level}".`;
+  const known = engineNames.find((name) => name === engines);
+  if (!known) return `Expected ${engineNames.join(' or ')} for --engines, received "${engines}".`;
+  const missing = missingEngines(known);
+  if (missing) return `The servers of ${known} are not installed. On Debian: ${missing}`;
+  return { level: level === '3' ? 3 : 4, engines: known };
+}
+
+async function tell({ level, engines }: Wish): Promise<number> {
+  const { play, title } = stories[level];
+  const narration = createNarration();
+  const { say } = narration;
   const checks = createChecks((number, text) => say(`${String(number).padStart(2)}. ${text}`));
   const interrupted = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => interrupted.abort());
   const stage = await setStage(interrupted.signal);
+  const opening = openEngines(engines, stage.scope, stage.dataDir);
   const stopped = new Promise<never>((_, reject) => {
     interrupted.signal.addEventListener('abort', () => reject(new CheckFailed('Interrupted.')));
   });
   try {
-    say(`What a 202 of Skrepka promises, with real processes in ${stage.folder}`);
-    await Promise.race([play(stage, checks), stopped]);
+    say(`${title}, with real processes in ${stage.folder}`);
+    const opened = await Promise.race([opening, stopped]);
+    stage.configure(opened.settings);
+    say(`Its engines: ${opened.title}`);
+    await Promise.race([play(stage, checks, narration, opened), stopped]);
     say(`All ${checks.count} expectations held.`);
     return 0;
   } catch (error) {
@@ -58,203 +104,7 @@ async function main(): Promise<number> {
     if (!interrupted.signal.aborted) console.error(`The last lines of the processes:\n${await stage.lastLines()}`);
     return 1;
   } finally {
+    await opening.catch(() => undefined);
     await stage.clear();
   }
-}
-
-async function play(stage: Stage, checks: Checks): Promise<void> {
-  chapter('Everything but a worker');
-  const database = await startDatabase(stage, checks);
-  const api = await startApi(stage, checks, '0');
-  const scene = await setScene(stage, checks, api);
-
-  chapter('An upload is accepted although nobody can process it');
-  const sent = await accept(scene);
-  await meanwhile(scene, sent);
-
-  chapter('Everything that knew of it dies');
-  await die(scene, api, database);
-  const databaseAgain = await startDatabase(stage, checks);
-  const apiAgain = await startApi(stage, checks, new URL(api.url ?? '').port);
-  await remembered(scene, sent);
-
-  chapter('A worker starts');
-  const worker = await startWorker(stage, checks);
-  await becomesReady(scene, sent);
-  await delivered(scene, sent);
-
-  chapter('The end');
-  await checks.check('worker and API end in order, with exit code 0', async () => {
-    assert.deepEqual([await worker.stop(), await apiAgain.stop()], [0, 0]);
-    await databaseAgain.stop();
-    return { value: undefined };
-  });
-}
-
-/* ------------------------------------------------------------- processes */
-
-async function startDatabase(stage: Stage, { check }: Checks) {
-  return await check('PostgreSQL starts, and has the schema of this build', async () => {
-    const database = await stage.startDatabase();
-    await stage.migrate();
-    return { value: database, note: `process ${database.pid}` };
-  });
-}
-
-async function startApi(stage: Stage, { check }: Checks, port: string): Promise<Actor> {
-  return await check('the API starts, with relay and janitor; no worker', async () => {
-    const api = await stage.startRoles(apiRoles, { PORT: port });
-    return { value: api, note: `process ${api.pid}, ${api.url}` };
-  });
-}
-
-async function startWorker(stage: Stage, { check }: Checks): Promise<Actor> {
-  return await check('a worker starts, in a process of its own', async () => {
-    const worker = await stage.startRoles(['worker'], { RENDER_CONCURRENCY: '1' });
-    return { value: worker, note: `process ${worker.pid}` };
-  });
-}
-
-async function die({ checks, ask, author }: Scene, api: Actor, database: { pid: number; kill(): Promise<void> }) {
-  await checks.check('the API is killed by SIGKILL, and nothing answers any more', async () => {
-    await api.kill();
-    await assert.rejects(ask('GET', '/v1/users/me', author), NoAnswer);
-    return { value: undefined, note: `process ${api.pid}` };
-  });
-  await checks.check('PostgreSQL is killed by SIGKILL as well', async () => {
-    await database.kill();
-    return { value: undefined, note: `process ${database.pid}` };
-  });
-}
-
-/* ---------------------------------------------------------------- people */
-
-async function setScene(stage: Stage, checks: Checks, api: Actor): Promise<Scene> {
-  const client = createHttpClient(api.url ?? '');
-  const photo = await readFile(new URL('../examples/photo.jpg', import.meta.url));
-  const author = await register(client, checks, 'anna');
-  const reader = await register(client, checks, 'boris');
-  const chatId = await checks.check('anna makes a chat, and boris is in it', async () => {
-    const { json } = expectStatus(await client.ask('POST', '/v1/chats', { ...author, json: { title: 'Family' } }), 201);
-    expectStatus(await client.ask('PUT', `/v1/chats/${json?.id}/members/${reader.id}`, author), 204);
-    return { value: String(json?.id), note: `chat ${json?.id}` };
-  });
-  return { ...client, stage, checks, photo, author, reader, chatId };
-}
-
-async function register({ ask }: HttpClient, { check }: Checks, name: string): Promise<Person> {
-  return await check(`${name} registers`, async () => {
-    const handle = `${name}-${randomBytes(4).toString('hex')}`;
-    const password = randomBytes(16).toString('hex');
-    const { json } = expectStatus(await ask('POST', '/v1/users', { json: { handle, password } }), 201);
-    const { user, token } = json as { user: { id: string }; token: string };
-    return { value: { id: user.id, handle, token }, note: `user ${user.id}` };
-  });
-}
-
-/* ------------------------------------------------------- before the deaths */
-
-async function accept({ ask, checks, author, photo, chatId }: Scene): Promise<Sent> {
-  const attachmentId = await checks.check('anna uploads a photograph: 202, queued', async () => {
-    const headers = { 'content-type': 'image/jpeg' };
-    const path = '/v1/attachments?filename=photo.jpg';
-    const { json } = expectStatus(await ask('POST', path, { ...author, headers, body: photo }), 202);
-    assert.equal(json?.state, 'queued');
-    return { value: String(json?.id), note: `attachment ${json?.id}, ${photo.length} bytes` };
-  });
-  const messageId = await checks.check('anna sends a message that carries it: 201, although it is queued', async () => {
-    const json = { text: 'Look what I found', attachment_ids: [attachmentId] };
-    const answer = expectStatus(await ask('POST', `/v1/chats/${chatId}/messages`, { ...author, json }), 201);
-    assert.deepEqual(answer.json?.attachment_ids, [attachmentId]);
-    return { value: String(answer.json?.id), note: `message ${answer.json?.id}` };
-  });
-  return { attachmentId, messageId };
-}
-
-async function meanwhile({ ask, checks, author, reader, chatId }: Scene, sent: Sent): Promise<void> {
-  await checks.check('boris asks for the photograph: 409, not ready, with Retry-After', async () => {
-    return { value: undefined, note: await refused(ask, reader, sent) };
-  });
-  await checks.check('other messages work meanwhile, in both directions', async () => {
-    const path = `/v1/chats/${chatId}/messages`;
-    expectStatus(await ask('POST', path, { ...reader, json: { text: 'It is still loading here' } }), 201);
-    expectStatus(await ask('POST', path, { ...author, json: { text: 'Patience' } }), 201);
-    const { json } = expectStatus(await ask('GET', path, reader), 200);
-    const texts = (json as { items: { text: string }[] }).items.map(({ text }) => text);
-    assert.deepEqual(texts, ['Patience', 'It is still loading here', 'Look what I found']);
-    return { value: undefined, note: `${texts.length} messages` };
-  });
-}
-
-/** Content is refused as unready. Answers the words for it. */
-async function refused(ask: HttpClient['ask'], person: Person, { attachmentId }: Sent): Promise<string> {
-  const answer = expectStatus(await ask('GET', `/v1/attachments/${attachmentId}/content`, person), 409);
-  assert.equal(answer.json?.code, 'attachment_not_ready');
-  assert.equal(answer.json?.state, 'queued');
-  const retryAfter = answer.headers.get('retry-after') ?? '';
-  assert.match(retryAfter, /^[1-9]\d*$/);
-  return `state ${answer.json?.state}, Retry-After ${retryAfter}`;
-}
-
-/* -------------------------------------------------------- after the deaths */
-
-async function remembered({ ask, checks, author, reader, chatId }: Scene, sent: Sent): Promise<void> {
-  await checks.check('the same attachment is still queued, and still refused with 409', async () => {
-    const { json } = expectStatus(await ask('GET', `/v1/attachments/${sent.attachmentId}`, author), 200);
-    assert.equal(json?.state, 'queued');
-    return { value: undefined, note: await refused(ask, reader, sent) };
-  });
-  await checks.check('the message still carries it', async () => {
-    const { json } = expectStatus(await ask('GET', `/v1/messages/${sent.messageId}`, reader), 200);
-    assert.deepEqual(json?.attachment_ids, [sent.attachmentId]);
-    expectStatus(await ask('GET', `/v1/chats/${chatId}/messages`, reader), 200);
-    return { value: undefined, note: `message ${sent.messageId}` };
-  });
-}
-
-async function becomesReady({ ask, checks, author }: Scene, { attachmentId }: Sent): Promise<void> {
-  await checks.check('the same attachment becomes ready, and nobody sent anything again', async () => {
-    const sinceMs = performance.now();
-    while (performance.now() - sinceMs < readyMsMax) {
-      const { json } = expectStatus(await ask('GET', `/v1/attachments/${attachmentId}?wait=20`, author), 200);
-      assert.notEqual(json?.state, 'failed', `it failed with ${json?.error_code}`);
-      if (json?.state !== 'ready') continue;
-      assert.equal(json.attempts, 1);
-      assert.equal((json.variants as unknown[]).length, 3);
-      const seconds = ((performance.now() - sinceMs) / 1000).toFixed(1);
-      return { value: undefined, note: `attachment ${attachmentId}, ${seconds} s after the worker` };
-    }
-    throw new assert.AssertionError({ message: `it was not ready after ${readyMsMax / 1000} s` });
-  });
-}
-
-async function delivered({ ask, checks, reader, photo }: Scene, { attachmentId }: Sent): Promise<void> {
-  const get = async (path: string) =>
-    expectStatus(await ask('GET', `/v1/attachments/${attachmentId}${path}`, reader), 200);
-  await checks.check('boris gets the photograph, byte for byte what anna sent', async () => {
-    const { bytes } = await get('/content');
-    assert.ok(bytes.equals(photo), `${bytes.length} bytes, and not those that were sent`);
-    return { value: undefined, note: `${bytes.length} bytes` };
-  });
-  await checks.check('boris gets a thumbnail, a crop and an optimized picture', async () => {
-    const thumbnail = readJpeg((await get('/variants/thumbnail')).bytes);
-    const crop = readJpeg((await get('/variants/crop')).bytes);
-    const optimized = readWebp((await get('/variants/optimized')).bytes);
-    assert.equal(Math.max(thumbnail.width, thumbnail.height), 256);
-    assert.deepEqual([crop.width, crop.height], [128, 128]);
-    const source = readJpeg(photo);
-    assert.deepEqual([optimized.width, optimized.height], [source.width, source.height]);
-    const sizes = [thumbnail, crop, optimized].map(({ width, height }) => `${width}×${height}`);
-    return { value: undefined, note: sizes.join(', ') };
-  });
-}
-
-/* ----------------------------------------------------------------- words */
-
-function chapter(title: string): void {
-  console.log(`\n${title}`);
-}
-
-function say(text: string): void {
-  console.log(`[${((performance.now() - begunMs) / 1000).toFixed(1).padStart(5)} s] ${text}`);
 }

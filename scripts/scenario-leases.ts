@@ -1,0 +1,112 @@
+/**
+ * Act 4 of level 4: a slow worker renews its lease and keeps its job; a hung one does not, and is taken over. When it wakes, its
+ * fence is old, and it changes nothing.
+ */
+import assert from 'node:assert/strict';
+import type { RoleProcess } from '../tests/support/role.ts';
+import { until } from '../tests/support/until.ts';
+import {
+  assertWhole,
+  comes,
+  hasHistory,
+  jobOf,
+  leaseLine,
+  leave,
+  type OperateScene,
+  upload,
+} from './scenario-operator.ts';
+import { untilReady } from './scenario-people.ts';
+
+const deadline = { deadlineMs: 60_000, everyMs: 100 };
+
+export async function hungAndSlow(scene: OperateScene): Promise<void> {
+  const relay = await comes(scene, 'a relay and a janitor start', ['relay', 'janitor']);
+  await slow(scene);
+  await hung(scene);
+  await leave(relay);
+}
+
+async function slow(scene: OperateScene): Promise<void> {
+  const { checks, author, narration } = scene;
+  const points = { 'worker.storing': 'wait' } as const;
+  const worker = await comes(scene, 'a worker starts whose storage takes its time', ['worker'], { points });
+  const { id } = await upload(scene);
+  await worker.reached('worker.storing');
+  const idle = await comes(scene, 'another worker stands by, with a free slot', ['worker']);
+  const job = await checks.check('for more than two leases the slow one keeps its job: it renews', async () => {
+    const seen = await renewals(scene, id, 12_500);
+    for (const line of seen) narration.quote(line);
+    const found = await jobOf(scene, id);
+    assert.deepEqual([found.state, found.fence, found.attempts, found.crashes], ['processing', 1, 1, 0]);
+    assert.ok(found.worker?.endsWith(`:${worker.pid}`));
+    return { value: found, note: `job ${found.id}, ${seen.length} leases seen, fence 1, nobody took it over` };
+  });
+  await checks.check('then it finishes, at its first attempt', async () => {
+    await letGo(worker);
+    const shown = await untilReady(scene, author, id);
+    assert.equal(shown.attempts, 1);
+    return { value: undefined, note: `attachment ${id}; ${await assertWhole(scene, shown)}` };
+  });
+  await hasHistory(scene, job.id, ['accepted', 'claimed', 'settled']);
+  await leave(worker, idle);
+}
+
+/** Looks at the lease until the first one that was seen is `ms` in the past; a line for each that was renewed. */
+async function renewals(scene: OperateScene, id: string, ms: number): Promise<string[]> {
+  const lines = new Map<string, string>();
+  let first = 0;
+  await until(
+    'that many leases would have ended',
+    async () => {
+      const job = await jobOf(scene, id);
+      const untilMs = Date.parse(job.lease_until ?? '');
+      first ||= untilMs;
+      lines.set(job.lease_until ?? '', leaseLine(job));
+      return untilMs - first >= ms;
+    },
+    deadline,
+  );
+  return [...lines.values()];
+}
+
+async function hung(scene: OperateScene): Promise<void> {
+  const { checks, author, narration } = scene;
+  const points = { 'worker.stored': 'wait' } as const;
+  const zombie = await comes(scene, 'a worker starts that will hang', ['worker'], { points });
+  const { id } = await upload(scene);
+  await zombie.reached('worker.stored');
+  await checks.check('it is stopped by SIGSTOP in the middle of its attempt, all objects written', async () => {
+    process.kill(zombie.pid, 'SIGSTOP');
+    const found = await jobOf(scene, id);
+    narration.quote(leaseLine(found));
+    assert.deepEqual([found.state, found.fence], ['processing', 1]);
+    return { value: undefined, note: `process ${zombie.pid}, job ${found.id}` };
+  });
+  const other = await comes(scene, 'another worker stands by, with a free slot', ['worker']);
+  const before = await checks.check('nobody renews its lease: when it ends, the other one takes over', async () => {
+    const shown = await untilReady(scene, author, id);
+    const found = await jobOf(scene, id);
+    narration.quote(leaseLine(found));
+    assert.deepEqual([found.state, found.fence, found.attempts, found.crashes], ['succeeded', 2, 2, 1]);
+    assert.ok(found.worker === null || found.worker.endsWith(`:${other.pid}`));
+    return { value: { shown, job: found }, note: `attachment ${id} is ready under fence 2` };
+  });
+  await checks.check('it wakes by SIGCONT, with fence 1, and changes nothing', async () => {
+    process.kill(zombie.pid, 'SIGCONT');
+    await letGo(zombie);
+    await until('it knows', () => zombie.output().includes('the attempt is broken off'), deadline);
+    assert.deepEqual(await untilReady(scene, author, id), before.shown);
+    assert.deepEqual(await jobOf(scene, id), before.job);
+    return { value: undefined, note: await assertWhole(scene, before.shown) };
+  });
+  await hasHistory(scene, before.job.id, ['accepted', 'claimed', 'crashed', 'settled']);
+  await leave(zombie, other);
+}
+
+/** Lets a process go on from where it was told to wait, and not wait there again. */
+async function letGo(role: RoleProcess): Promise<void> {
+  for (const point of ['worker.storing', 'worker.stored'] as const) {
+    await role.disarm(point);
+    await role.resume(point);
+  }
+}
