@@ -38,14 +38,15 @@ const wanted: readonly Settings[] = [
   { quality: 80, effort: 1, small: 80 },
   { quality: 80, effort: 3, small: 80 },
   { quality: 80, effort: 4, small: 80 },
-  { quality: 78, effort: 2, small: 80 },
-  { quality: 78, effort: 3, small: 80 },
   { quality: 78, effort: 4, small: 80 },
-  { quality: 82, effort: 3, small: 80 },
-  { quality: 82, effort: 4, small: 80 },
+  { quality: 78, effort: 2, small: 80 },
   { quality: 75, effort: 2, small: 80 },
-  { quality: 80, effort: 2, small: 75 },
-  { quality: 80, effort: 2, small: 85 },
+  { quality: 79, effort: 1, small: 80 },
+  { quality: 78, effort: 1, small: 80 },
+  { quality: 77, effort: 1, small: 80 },
+  { quality: 76, effort: 1, small: 80 },
+  { quality: 78, effort: 1, small: 85 },
+  { quality: 78, effort: 1, small: 75 },
 ];
 
 const folder = await mkdtemp(join(tmpdir(), 'skrepka-measure-'));

@@ -6,8 +6,8 @@ import { after, before, describe, test } from 'node:test';
 import { deflateSync } from 'node:zlib';
 import sharp from 'sharp';
 import { type Code, SkrepkaError } from '../../src/errors.ts';
-import { recipes } from '../../src/pipeline/recipe.ts';
-import { checkRendering, defaultLimits, memoryOf, openScene, type Scene } from '../support/images-scene.ts';
+import { newestVersion } from '../../src/pipeline/recipe.ts';
+import { checkRendering, defaultLimits, memoryOf, openScene, recipeOf, type Scene } from '../support/images-scene.ts';
 import {
   bitPng,
   claimSize,
@@ -241,8 +241,7 @@ test('a source that is not there, or outputs that cannot be written, are faults 
   const sourcePath = join(scene.folder, 'whole.png');
   await writeFile(sourcePath, await photo(20, 20).png().toBuffer());
   await checkRendering(await scene.renderFile(sourcePath, 'image/png'));
-  const recipe = recipes.get(1);
-  assert.ok(recipe);
+  const recipe = recipeOf(newestVersion);
   const task = { sourcePath, outputDir: join(scene.folder, 'no-such-folder'), contentType: 'image/png', recipe };
   await assert.rejects(scene.images.render(task, new AbortController().signal), isInternal);
 });

@@ -4,7 +4,8 @@ import { readFile } from 'node:fs/promises';
 import { after, before, describe, test } from 'node:test';
 import sharp from 'sharp';
 import { thumbHashToApproximateAspectRatio, thumbHashToAverageRGBA } from 'thumbhash';
-import { assertNear, checkRendering, means, openScene, type Scene, sizeOf } from '../support/images-scene.ts';
+import { newestVersion, recipes } from '../../src/pipeline/recipe.ts';
+import { assertNear, checkRendering, means, openScene, recipeOf, type Scene, sizeOf } from '../support/images-scene.ts';
 import { flat, frameColour, frames, photo, quarterColours, quarters, raw } from '../support/pictures.ts';
 
 let scene: Scene;
@@ -334,4 +335,30 @@ test('the placeholder tells proportions and colour', async () => {
   assert.ok(Math.abs(thumbHashToApproximateAspectRatio(hash) - 2) < 0.4);
   const { r, g, b } = thumbHashToAverageRGBA(hash);
   assertNear([r * 255, g * 255, b * 255], [200, 60, 60], 12);
+});
+
+describe('pipeline versions', () => {
+  const file = new URL('../fixtures/orientation/small_6.jpg', import.meta.url).pathname;
+
+  /** Renders the photograph by the recipe of a version; answers the digest of each variant. */
+  async function made(version: number): Promise<Record<string, string>> {
+    const on = await openScene({ children: 1, warmSpare: 0, recipe: recipeOf(version) });
+    try {
+      const rendering = await on.renderFile(file, 'image/jpeg');
+      await checkRendering(rendering);
+      return Object.fromEntries(rendering.variants.map(({ name, sha256 }) => [name, sha256]));
+    } finally {
+      await on.close();
+    }
+  }
+
+  test('each makes all variants, and a set that is none of another version', async () => {
+    const optimized = new Set<string | undefined>();
+    for (const version of recipes.keys()) optimized.add((await made(version)).optimized);
+    assert.equal(optimized.size, recipes.size);
+  });
+
+  test('make the same bytes again, so that what was lost can be rebuilt', async () => {
+    assert.deepEqual(await made(newestVersion), await made(newestVersion));
+  });
 });

@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import sharp from 'sharp';
 import { createSharpImages, type SharpImagesSettings } from '../../src/drivers/images-sharp.ts';
 import type { Images, Log, Rendering, RenderLimits } from '../../src/pipeline/ports.ts';
-import { type Recipe, recipes } from '../../src/pipeline/recipe.ts';
+import { newestVersion, type Recipe, recipes } from '../../src/pipeline/recipe.ts';
 import { until } from './until.ts';
 
 export const defaultLimits: RenderLimits = {
@@ -43,7 +43,11 @@ export type SceneSettings = Partial<Omit<SharpImagesSettings, 'limits'>> & {
   recipe?: Recipe;
 };
 
-export async function openScene({ limits, recipe = firstRecipe(), ...settings }: SceneSettings = {}): Promise<Scene> {
+export async function openScene({
+  limits,
+  recipe = recipeOf(newestVersion),
+  ...settings
+}: SceneSettings = {}): Promise<Scene> {
   const folder = await mkdtemp(join(tmpdir(), 'skrepka-images-'));
   const logged: Scene['logged'] = [];
   const keep = (level: string) => (fields: object, text: string) => void logged.push({ level, fields, text });
@@ -90,8 +94,9 @@ function pidOf(fields: object): unknown {
   return 'pid' in fields ? fields.pid : null;
 }
 
-function firstRecipe(): Recipe {
-  const recipe = recipes.get(1);
+/** The recipe of a version that this build has. */
+export function recipeOf(version: number): Recipe {
+  const recipe = recipes.get(version);
   assert.ok(recipe);
   return recipe;
 }
