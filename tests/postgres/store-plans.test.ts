@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
 import { accept, arrive, load } from '../../src/postgres/attachments.ts';
 import { countAnnounced, recentPace, ringAgain, takeDue, untilDueMs } from '../../src/postgres/bells.ts';
-import type { Pool } from '../../src/postgres/pool.ts';
+import { type Pool, transaction } from '../../src/postgres/pool.ts';
 import { newUpload, startStore } from '../support/store.ts';
 
 const waiting = 10_000;
@@ -13,8 +13,11 @@ const finished = 30_000;
 /** Jobs of 50 users: waiting, among them many whose time has not come, announced, and finished over the last month. */
 async function startFull(t: TestContext) {
   const s = await startStore(t);
-  await s.pool.query(
-    `with users as (
+  await transaction(s.pool, async (db) => {
+    // Flushed at once: rows of an asynchronous commit are not yet seen as visible to all by the vacuum that follows.
+    await db.query('set local synchronous_commit = on');
+    await db.query(
+      `with users as (
        insert into users (id, handle, password_hash, role)
        select gen_random_uuid(), 'u' || n, 'x', 'user'
        from generate_series(1, 50) n
@@ -39,7 +42,11 @@ async function startFull(t: TestContext) {
      insert into jobs (
        id, attachment_id, owner_id, version, state, ring_at, rung_at, turn, claimed_at, finished_at, created_at, history_gone_at
      )
-     select gen_random_uuid(), id, owner_id, 1,
+     select
+       (
+         lpad(to_hex((extract(epoch from now() - interval '1 minute' * n) * 1000)::bigint), 12, '0')
+         || substr(md5(n::text), 1, 20)
+       )::uuid, id, owner_id, 1,
        case when n <= $1::int + $2::int then 'queued' else 'cancelled' end,
        case when n <= $1::int + $2::int then now() + case when n % 10 = 0 then 1 else -1 end * interval '1 hour' end,
        case when n <= $2::int then now() end,
@@ -49,31 +56,30 @@ async function startFull(t: TestContext) {
        now() - interval '1 minute' * n,
        case when n > $1::int + $2::int + $3::int / 2 then now() end
      from numbered`,
-    [waiting, announced, finished],
-  );
+      [waiting, announced, finished],
+    );
+  });
   await s.pool.query('vacuum analyze jobs, attachments');
-  return { ...s, ...(await explained(t, s.pool)) };
+  return { pool: s.pool, readsOf: (work: (pool: Pool) => Promise<unknown>) => readsOf(s.pool, work) };
 }
 
-/** A pool of one connection whose statements are explained by the server as they run, and the reads that they made. */
-async function explained(t: TestContext, full: Pool) {
+/** Does work on a connection whose statements the server explains as they run, and answers how they read. */
+async function readsOf(full: Pool, work: (pool: Pool) => Promise<unknown>): Promise<Read[]> {
   const client = await full.connect();
-  t.after(() => client.release(true));
-  await client.query(`load 'auto_explain'`);
-  await client.query('set auto_explain.log_min_duration = 0');
-  await client.query('set auto_explain.log_analyze = on');
-  await client.query('set auto_explain.log_timing = off');
-  await client.query('set auto_explain.log_format = json');
-  await client.query('set client_min_messages = log');
-  let plans: string[] = [];
-  client.on('notice', (notice) => plans.push(notice.message ?? ''));
-  const one = { connect: async () => ({ query: client.query.bind(client), release: () => {} }) } as unknown as Pool;
-  const readsOf = async (work: (pool: Pool) => Promise<unknown>) => {
-    plans = [];
-    await work(one);
+  try {
+    await client.query(`load 'auto_explain'`);
+    await client.query('set auto_explain.log_min_duration = 0');
+    await client.query('set auto_explain.log_analyze = on');
+    await client.query('set auto_explain.log_timing = off');
+    await client.query('set auto_explain.log_format = json');
+    await client.query('set client_min_messages = log');
+    const plans: string[] = [];
+    client.on('notice', (notice) => plans.push(notice.message ?? ''));
+    await work({ connect: async () => ({ query: client.query.bind(client), release: () => {} }) } as unknown as Pool);
     return plans.flatMap((text) => scansOf(JSON.parse(text.slice(text.indexOf('{'))).Plan));
-  };
-  return { readsOf };
+  } finally {
+    client.release(true);
+  }
 }
 
 interface PlanNode {
