@@ -42,7 +42,7 @@ COPY src ./src
 COPY deploy/health.mjs ./deploy/health.mjs
 USER 10001:10001
 EXPOSE 8080
-# Of the API. Roles that listen nowhere have none: see compose.yaml.
+# Of the API. Other roles answer on METRICS_PORT, and are asked there: see compose.yaml.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["node", "/app/deploy/health.mjs"]
 STOPSIGNAL SIGTERM
 # Without a shell in between: node is process 1, or the child of the init of "docker run --init", and gets SIGTERM itself.

@@ -1,11 +1,14 @@
 /**
- * The health check of an API in a container: exit code 0 when it is ready for work, 1 when it is not or does not answer.
+ * The health check of a container: exit code 0 when its process is well, 1 when it is not or does not answer.
  *
- * Plain JavaScript, without a dependency, because it runs every few seconds. `node deploy/health.mjs live` asks whether
- * the process answers at all: for orchestrators that kill what is unhealthy.
+ * Plain JavaScript, without a dependency, because it runs every few seconds. Without a word it asks an API whether it is ready
+ * for work; `live` asks whether it answers at all: for orchestrators that kill what is unhealthy; `role` asks the same of
+ * a process without the API, on METRICS_PORT.
  */
-const question = process.argv[2] === 'live' ? 'live' : 'ready';
-const url = `http://127.0.0.1:${process.env.PORT || 8080}/health/${question}`;
+const { PORT = '8080', METRICS_PORT = '9464' } = process.env;
+const questions = { ready: [PORT, 'ready'], live: [PORT, 'live'], role: [METRICS_PORT, 'live'] };
+const [port, question] = questions[process.argv[2] ?? 'ready'] ?? questions.ready;
+const url = `http://127.0.0.1:${port}/health/${question}`;
 
 try {
   const answer = await fetch(url, { signal: AbortSignal.timeout(4000) });

@@ -89,7 +89,7 @@ describe('the Dockerfile', () => {
 });
 
 describe('the health check of a container', () => {
-  async function ask(words: readonly string[], status: number) {
+  async function ask(words: readonly string[], status: number, setting: 'PORT' | 'METRICS_PORT' = 'PORT') {
     const asked: string[] = [];
     const server = createServer((request, response) => {
       asked.push(request.url ?? '');
@@ -98,7 +98,8 @@ describe('the health check of a container', () => {
     await once(server.listen(0, '127.0.0.1'), 'listening');
     const PORT = String((server.address() as AddressInfo).port);
     try {
-      return { ...(await run(process.execPath, [join(root, 'deploy/health.mjs'), ...words], { PORT })), asked, PORT };
+      const done = await run(process.execPath, [join(root, 'deploy/health.mjs'), ...words], { [setting]: PORT });
+      return { ...done, asked, PORT };
     } finally {
       server.close();
       server.closeAllConnections();
@@ -112,6 +113,11 @@ describe('the health check of a container', () => {
 
   test('asks whether the API lives at all when it is told so', async () => {
     assert.deepEqual(await ask(['live'], 200).then(({ code, asked }) => [code, asked]), [0, ['/health/live']]);
+  });
+
+  test('asks a process without the API on its own port', async () => {
+    const asked = await ask(['role'], 200, 'METRICS_PORT');
+    assert.deepEqual([asked.code, asked.asked], [0, ['/health/live']]);
   });
 
   test('ends with 1 when nobody answers', async () => {
