@@ -23,6 +23,23 @@ export async function addCleanup(
   );
 }
 
+/** Adds clean-ups of many keys at once. A key that already waits waits twice: whoever adds strays asks `awaitingCleanup` first. */
+export async function addCleanups(
+  pool: Pool,
+  keys: readonly string[],
+  options: { afterMs: number; passes: number; reason: string },
+): Promise<void> {
+  if (keys.length === 0) return;
+  await single(
+    pool,
+    `insert into cleanups (key, not_before, passes, reason)
+     select key, now() + $2 * interval '1 millisecond', $3, $4
+     from unnest($1::text[]) as key`,
+    [keys, options.afterMs, options.passes, options.reason],
+    { writes: true },
+  );
+}
+
 /** The clean-ups whose time has come, longest due first. */
 export async function dueCleanups(pool: Pool, limit: number): Promise<readonly Cleanup[]> {
   const { rows } = await single<{ id: number; key: string; passes: number }>(

@@ -147,7 +147,7 @@ create index jobs_by_state on jobs (state, id desc);
 create index jobs_claimed on jobs (claimed_at desc) where (claimed_at is not null);
 create index jobs_created on jobs (created_at);
 create index jobs_finished on jobs (finished_at) where (finished_at is not null);
-create index jobs_history on jobs (finished_at) where ((finished_at is not null) and (history_gone_at is null));
+create index jobs_history on jobs (finished_at) where (finished_at > coalesce(history_gone_at, '-infinity'::timestamp with time zone));
 create index jobs_reprocessing on jobs (state, version) where (origin = 'reprocess'::text);
 create index jobs_ringing on jobs (ring_at) where ((state = 'processing'::text) or (rung_at is not null));
 create index jobs_unfinished_by_owner on jobs (owner_id, origin, turn) where (state = any (array['queued'::text, 'processing'::text]));

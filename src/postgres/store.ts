@@ -16,6 +16,7 @@ import { schemaProblem } from './migrate.ts';
 import { type Pool, transaction } from './pool.ts';
 import * as queue from './queue.ts';
 import * as reprocessings from './reprocessings.ts';
+import { retire } from './retention.ts';
 import * as endings from './settle.ts';
 
 export interface StoreSettings {
@@ -129,6 +130,8 @@ function untold(pool: Pool): Omit<Store, Told | Operated> {
     passedCleanup: (cleanup, againMs) => cleanups.passedCleanup(pool, cleanup, againMs),
     knownAttachments: (ids) => cleanups.knownAttachments(pool, ids),
     expire: (limit) => cleanups.expire(pool, limit),
+    retire: (options) => retire(pool, options),
+    addCleanups: (keys, options) => cleanups.addCleanups(pool, keys, options),
 
     attachmentFor: (userId, id) => attachments.attachmentFor(pool, userId, id),
     acceptedAttachment: (ownerId, id) => attachments.acceptedAttachment(pool, ownerId, id),

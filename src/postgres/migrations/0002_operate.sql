@@ -18,8 +18,8 @@ create index jobs_by_owner on jobs (owner_id, id desc);
 create index jobs_unfinished_by_owner on jobs (owner_id, origin, turn) where state in ('queued', 'processing');
 -- The backlog, small enough to be counted every second.
 create index jobs_backlog on jobs (origin) where state = 'queued';
--- Whose events are still kept, longest finished first.
-create index jobs_history on jobs (finished_at) where finished_at is not null and history_gone_at is null;
+-- Whose events are still kept, or again since a replay; longest finished first.
+create index jobs_history on jobs (finished_at) where finished_at > coalesce(history_gone_at, '-infinity');
 
 -- What staging holds, and since when.
 create index attachments_staging on attachments (created_at) include (size) where staging_gone_at is null;
