@@ -296,6 +296,69 @@ describe('an idempotency key', () => {
   });
 });
 
+describe('admission', () => {
+  test('comes before a byte is asked for, and leaves no key reserved', async (t) => {
+    const p = await createPipeline(t, { pendingPerUserMax: 1 });
+    await p.upload('IMG 1');
+    let read = 0;
+    async function* body() {
+      read += 1;
+      yield Buffer.from('IMG 2');
+    }
+    const more = { idempotencyKey: 'k', onAccepting: () => assert.fail('it was invited') };
+    for (let time = 0; time < 2; time += 1) {
+      await assert.rejects(p.upload(body(), more), refusal('too_many_uploads'));
+    }
+    assert.equal(read, 0);
+    assert.equal((await p.pool.query('select 1 from idempotency_keys')).rowCount, 0);
+    assert.equal((await p.keys()).length, 1);
+  });
+
+  test('does not refuse the repetition of a request that was answered, however full it is', async (t) => {
+    const p = await createPipeline(t, { pendingPerUserMax: 1, backlogMax: 1, uploadsMax: 1 });
+    const first = await p.upload('IMG 1', { idempotencyKey: 'k' });
+    await assert.rejects(p.upload('IMG 1'), refusal('too_many_uploads'));
+    const again = await p.upload('IMG 1', { idempotencyKey: 'k' });
+    assert.deepEqual([again.replayed, again.attachment.id], [true, first.attachment.id]);
+  });
+
+  test('gets its place back from an upload that is refused, breaks off, or whose storage fails', async (t) => {
+    const p = await createPipeline(t, { uploadsMax: 1, uploadsPerUserMax: 1, backlogMax: 1 });
+    async function* broken() {
+      yield Buffer.from('IMG 1');
+      throw new Error('socket hang up');
+    }
+    await assert.rejects(p.upload(''), refusal('empty_file'));
+    await assert.rejects(p.upload(broken()), /socket hang up/);
+    await assert.rejects(p.upload('IMG', { signal: AbortSignal.abort(new Error('gone')) }), /gone/);
+    p.blobs.plan('put', { before: () => new BlobError('unavailable', 'the disk is gone') });
+    await assert.rejects(p.upload('IMG 1'), refusal('storage_unavailable'));
+    p.store.plan('accept', { before: () => new StoreError('unavailable', 'refused') });
+    await assert.rejects(p.upload('IMG 1'), refusal('unavailable'));
+    await p.upload('IMG 1');
+    await assert.rejects(p.upload('IMG 1'), refusal('overloaded'));
+  });
+
+  test('counts a commit of unknown outcome, which may still come', async (t) => {
+    const p = await createPipeline(t, { backlogMax: 1 });
+    const lost = () => new StoreError('unknown', 'the connection broke');
+    p.store.plan('accept', { before: lost });
+    p.store.plan('attachmentFor', { before: lost });
+    await assert.rejects(p.upload('IMG 1'), refusal('unavailable'));
+    await assert.rejects(p.upload('IMG 1'), refusal('overloaded'));
+  });
+
+  test('that cannot ask the store says that the service is not available, and not that it is full', async (t) => {
+    const p = await createPipeline(t);
+    const down = () => new StoreError('unavailable', 'down');
+    p.store.plan('arrive', { before: down });
+    await assert.rejects(p.upload('IMG 1'), refusal('unavailable'));
+    p.store.plan('load', { before: down });
+    await assert.rejects(p.upload('IMG 1'), refusal('unavailable'));
+    await p.upload('IMG 1');
+  });
+});
+
 test('a body in single bytes and one in large pieces make the same object', async (t) => {
   const p = await createPipeline(t);
   const text = `IMG ${'0123456789'.repeat(1000)}`;

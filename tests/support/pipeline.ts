@@ -118,8 +118,11 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
     meter,
     reach: points.reach,
   };
-  const admission = createAdmission(shared, settings);
-  const accept = createAccept({ ...shared, admission, sniffer: fakeSniffer }, settings);
+  const createIntake = (own: Clock) => {
+    const deps = { ...shared, clock: own };
+    return createAccept({ ...deps, admission: createAdmission(deps, settings), sniffer: fakeSniffer }, settings);
+  };
+  const accept = createIntake(clock);
 
   const user = newId();
   await pool.query(`insert into users (id, handle, password_hash, role) values ($1, $2, 'x', 'user')`, [
@@ -193,6 +196,8 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
     dir,
     accept,
     upload,
+    /** Uploads through another process: its admission knows what the store says, and what itself let in. */
+    uploadElsewhere: (own: Clock = clock) => uploadsBy(user, createIntake(own)),
     ...questions,
     startRelay,
     startWorker,
