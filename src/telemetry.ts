@@ -7,9 +7,9 @@
 import pino from 'pino';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { describe } from './errors.ts';
-import { metrics as catalogue, type Metric, prefix } from './metrics.ts';
 import type { Log, Meter } from './pipeline/ports.ts';
 import type { Role } from './roles.ts';
+import { metrics as catalogue, type Metric, prefix } from './telemetry-metrics.ts';
 
 /** A number, or one for each value of the metric's only label. */
 export type Reading = Readonly<Record<string, number | Readonly<Record<string, number>>>>;

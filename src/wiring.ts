@@ -12,7 +12,6 @@ import { createSystemClock } from './drivers/clock-system.ts';
 import { createSharpImages } from './drivers/images-sharp.ts';
 import { createFileScratch } from './drivers/scratch-file.ts';
 import { describe, StartError } from './errors.ts';
-import { tellSystem } from './gauges.ts';
 import { createHealth } from './http/health.ts';
 import { type MetricsServer, serveMetrics } from './http/metrics.ts';
 import type { HttpServer } from './http/server.ts';
@@ -42,6 +41,7 @@ import type { Role } from './roles.ts';
 import { portSentence } from './supervisor.ts';
 import type { Telemetry } from './telemetry.ts';
 import { buildBlobs, buildBroker, requireDatabase, requireEngines } from './wiring-engines.ts';
+import { tellSystem } from './wiring-gauges.ts';
 
 export interface Running {
   /** Where the API listens; null without that role. */
