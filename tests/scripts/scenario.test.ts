@@ -1,53 +1,64 @@
-/** `npm run scenario`: the demonstration holds, tells no secret, and clears away after itself, also when interrupted. */
+/** `npm run scenario`: the demonstrations hold, tell no secret, and clear away after themselves, also when interrupted. */
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { access } from 'node:fs/promises';
-import { resolve } from 'node:path';
-import { test } from 'node:test';
+import { describe, test } from 'node:test';
+import { assertCleared, assertOperated, scenario } from '../support/scenario.ts';
 
-const script = resolve(import.meta.dirname, '../../scripts/scenario.ts');
+describe('level 3', () => {
+  test('the scenario holds from the 202 over the deaths to the thumbnail, and leaves nothing running', async () => {
+    const { code, output } = await scenario();
+    assert.equal(code, 0, output);
+    assert.match(output, /All \d\d expectations held\.$/m);
+    const attachments = [...output.matchAll(/attachment ([0-9a-f-]{36})/g)].map(([, id]) => id);
+    assert.equal(attachments.length, 2, output);
+    assert.equal(attachments[0], attachments[1], 'the same attachment is accepted and ready');
+    assert.doesNotMatch(output, /skr_|bearer|password/i);
+    await assertCleared(output);
+  });
 
-/** Runs it; sends `SIGINT` as soon as it has said `interruptAt`. */
-async function scenario(interruptAt: RegExp | null): Promise<{ code: number | null; output: string }> {
-  const env = { ...process.env, NODE_TEST_CONTEXT: undefined, DATABASE_URL: undefined };
-  const child = spawn(process.execPath, [script], { env, stdio: ['ignore', 'pipe', 'pipe'] });
-  let output = '';
-  let interrupted = false;
-  const hear = (text: string) => {
-    output += text;
-    if (interrupted || !interruptAt?.test(output)) return;
-    interrupted = true;
-    child.kill('SIGINT');
-  };
-  child.stdout.setEncoding('utf8').on('data', hear);
-  child.stderr.setEncoding('utf8').on('data', hear);
-  const [code] = (await once(child, 'close')) as [number | null];
-  return { code, output };
-}
-
-async function isCleared(output: string): Promise<void> {
-  const folder = /real processes in (\S+)/.exec(output)?.[1];
-  assert.ok(folder, output);
-  await assert.rejects(access(folder), { code: 'ENOENT' });
-  for (const [, pid] of output.matchAll(/process (\d+)/g)) {
-    assert.throws(() => process.kill(Number(pid), 0), { code: 'ESRCH' }, `process ${pid} still runs`);
-  }
-}
-
-test('the scenario holds from the 202 over the deaths to the thumbnail, and leaves nothing running', async () => {
-  const { code, output } = await scenario(null);
-  assert.equal(code, 0, output);
-  assert.match(output, /All \d\d expectations held\.$/m);
-  const attachments = [...output.matchAll(/attachment ([0-9a-f-]{36})/g)].map(([, id]) => id);
-  assert.equal(attachments.length, 2, output);
-  assert.equal(attachments[0], attachments[1], 'the same attachment is accepted and ready');
-  assert.doesNotMatch(output, /skr_|bearer|password/i);
-  await isCleared(output);
+  test('an interrupted scenario fails and leaves nothing running', async () => {
+    const { code, output } = await scenario([], { interruptAt: /queued/ });
+    assert.equal(code, 1, output);
+    await assertCleared(output);
+  });
 });
 
-test('an interrupted scenario fails and leaves nothing running', async () => {
-  const { code, output } = await scenario(/queued/);
-  assert.equal(code, 1, output);
-  await isCleared(output);
+describe('level 4', () => {
+  test('deaths between two writes, a replay and a hung worker are told and hold on the embedded engines', async () => {
+    await assertOperated(await scenario(['--level', '4']));
+  });
+
+  test('an interruption in the middle of an act fails it, and leaves nothing running', async () => {
+    const { code, output } = await scenario(['--level', '4'], { interruptAt: /a relay and a janitor start/ });
+    assert.equal(code, 1, output);
+    assert.match(output, /Interrupted\./);
+    await assertCleared(output);
+  });
+});
+
+describe('the command', () => {
+  test('tells with --help what it can do, and does nothing else', async () => {
+    const { code, output } = await scenario(['--help']);
+    assert.equal(code, 0);
+    for (const word of ['--level 3', '--level 4', 'embedded', 'jetstream-s3']) assert.ok(output.includes(word), word);
+  });
+
+  test('says of words that it does not know what it expects, and ends with 2', async () => {
+    const unknown: [words: string[], says: RegExp][] = [
+      [['--level', '5'], /Expected 3 or 4 for --level, received "5"/],
+      [['--engines', 'kafka'], /Expected embedded or jetstream-s3 for --engines, received "kafka"/],
+      [['--loud'], /--loud[\s\S]*Usage: npm run scenario/],
+    ];
+    for (const [words, says] of unknown) {
+      const { code, output } = await scenario(words);
+      assert.equal(code, 2, output);
+      assert.match(output, says);
+    }
+  });
+
+  test('says how to install servers that are missing, and ends with 2', async () => {
+    const words = ['--level', '4', '--engines', 'jetstream-s3'];
+    const { code, output } = await scenario(words, { environment: { PATH: '/nowhere' } });
+    assert.equal(code, 2, output);
+    assert.match(output, /apt-get install --no-install-recommends nats-server radosgw ceph-mon ceph-osd/);
+  });
 });
