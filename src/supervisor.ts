@@ -2,10 +2,12 @@
  * `skrepka start`: everything on one machine, from an empty folder, with one command.
  *
  * Its life: check that the port is free → hold the data folder → PostgreSQL (embedded unless DATABASE_URL names one) →
- * migrate → the operator's account → the API with relay and janitor, the worker. It ends in the reverse order. Everything
+ * migrate → the operator's account → the API with relay and janitor, the worker → ready, when the API says so. It ends in the
+ * reverse order. Everything
  * is kept in the data folder, so the next start goes on where this one was, also after a SIGKILL.
  */
 import { createServer } from 'node:net';
+import { setTimeout as wait } from 'node:timers/promises';
 import { type Child, keepChild } from './child.ts';
 import { type Config, environmentWith } from './config.ts';
 import { holdFolder } from './data-folder.ts';
@@ -78,7 +80,7 @@ async function start(deps: SupervisorDeps, config: Config, lifecycle: Lifecycle)
   const worker = startChild(deps, lifecycle, ['worker'], environment);
   const [address] = await Promise.all([api.ready, worker.ready]);
   lifecycle.draining.throwIfAborted();
-  showReady(deps, config, address ?? '');
+  await untilReady(deps, config, address ?? '', lifecycle.draining);
 }
 
 function startChild(
@@ -146,7 +148,7 @@ async function waitForPort(config: Listen, setting: 'PORT' | 'METRICS_PORT', sig
     const code = await tryPort(config);
     if (code === null) return;
     if (code === 'EADDRINUSE' && performance.now() < deadlineMs) {
-      await new Promise((resolve) => setTimeout(resolve, 100));
+      await wait(100);
       continue;
     }
     throw new StartError(portSentence(code, config, setting));
@@ -175,6 +177,39 @@ export function portSentence(
   return `${who} cannot listen on ${host} port ${port} (${code}): check HOST and ${setting}.`;
 }
 
+/* --------------------------------------------------------------------- ready */
+
+/** What is missing is told after this time, once; until then it may be starting as we are. */
+const patienceMs = 5_000;
+/** Before and after that: each question leaves a line in the log of the API. */
+const askAgainMs = { first: 500, later: 5_000 };
+
+/** Says that it is ready when it is. A storage that is away may come back, so it is waited for, and told: no upload works meanwhile. */
+async function untilReady(deps: SupervisorDeps, config: Config, address: string, signal: AbortSignal): Promise<void> {
+  let isTold = false;
+  for (const startedMs = performance.now(); ; ) {
+    const { down, isReady } = await askReady(address);
+    signal.throwIfAborted();
+    if (isReady) return showReady(deps, config, address, down);
+    if (!isTold && performance.now() - startedMs > patienceMs) {
+      showMissing(deps, address, down);
+      isTold = true;
+    }
+    await wait(isTold ? askAgainMs.later : askAgainMs.first, undefined, { signal });
+  }
+}
+
+async function askReady(address: string): Promise<{ isReady: boolean; down: readonly string[] }> {
+  try {
+    const answer = await fetch(`${address}/health/ready`, { signal: AbortSignal.timeout(patienceMs) });
+    const { components = {} } = (await answer.json()) as { components?: Record<string, string> };
+    const down = Object.keys(components).filter((name) => components[name] === 'down');
+    return { isReady: answer.ok, down };
+  } catch {
+    return { isReady: false, down: [] };
+  }
+}
+
 /* --------------------------------------------------------------------- words */
 
 function showOperator({ print }: SupervisorDeps, operator: { handle: string; password: string }): void {
@@ -184,11 +219,30 @@ function showOperator({ print }: SupervisorDeps, operator: { handle: string; pas
   print(`    password  ${operator.password}`);
 }
 
-function showReady({ print }: SupervisorDeps, config: Config, address: string): void {
+function showReady({ print }: SupervisorDeps, config: Config, address: string, down: readonly string[]): void {
   print('');
   print(`  Skrepka is ready at ${address}`);
   print(`    reference  ${address}/docs`);
   print(`    data       ${config.dataDir}`);
+  if (down.includes('broker'))
+    print('  The broker of BROKER_URL does not answer: uploads are accepted, and wait until it does.');
+  print('  Operate it from another terminal: npm run -s skrepka -- --help');
   print('  Ctrl-C stops it in order; the data is kept.');
+  print('');
+}
+
+/** How a person mends each part that can be away. */
+const ways: Readonly<Record<string, string>> = {
+  storage:
+    'the storage does not answer: start it, or stop this and correct BLOBS_URL, its keys or the rights of its folder',
+  database: 'the database does not answer: start it, or stop this and correct DATABASE_URL',
+};
+
+function showMissing({ print }: SupervisorDeps, address: string, down: readonly string[]): void {
+  const parts = down.flatMap((name) => ways[name] ?? []);
+  print('');
+  print(`  Skrepka runs at ${address}, but it is not ready, and uploads are refused:`);
+  for (const part of parts.length > 0 ? parts : ['the API does not answer yet']) print(`    ${part}.`);
+  print('  The log above says why. It becomes ready by itself as soon as it can.');
   print('');
 }

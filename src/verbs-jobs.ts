@@ -2,7 +2,7 @@
  * Verbs about jobs: look at them, replay them, reprocess. With `--json` they print what the HTTP API answers for the same.
  */
 import type { VerbOrder } from './cli-verbs.ts';
-import { catalogue, SkrepkaError, StartError } from './errors.ts';
+import { type Code, catalogue, SkrepkaError, StartError } from './errors.ts';
 import { shapeAttempt, shapeEvent, shapeJob, shapeReplayed, shapeReprocessing } from './http/operator-shapes.ts';
 import { isId } from './ids.ts';
 import { type AttemptView, attemptsOf } from './pipeline/operate.ts';
@@ -148,15 +148,38 @@ function eventTable(events: readonly JobEvent[]): string {
 function adviceFor(job: JobView): string | null {
   switch (job.state) {
     case 'failed':
-      return `To try it again, once its cause is gone: replay ${job.id}`;
+      return `${(job.errorCode && remedies[job.errorCode]) ?? 'A replay helps once the cause is gone.'}\nTo try it again: npm run -s skrepka -- replay ${job.id}`;
     case 'queued':
-      return 'It waits for a worker. If "status" tells that due jobs wait long, look at relay and workers.';
+      return 'It waits for a worker. When "status" tells that due jobs wait long, look at relay and workers.';
     case 'processing':
       return 'A worker has it until its lease ends; a hung or dead one loses it then.';
     default:
       return null;
   }
 }
+
+const byLimit = (setting: string) =>
+  `The picture is above ${setting}. A replay helps after that was raised and the workers were started again.`;
+const uploadAgain = 'A replay cannot help: the owner has to upload the file again. "doctor" tells what else is lost.';
+
+/** What can be done about a failure. */
+const remedies: Readonly<Partial<Record<Code, string>>> = {
+  corrupt_image: 'The picture itself is the cause. A replay helps only when a newer build can decode it.',
+  too_many_pixels: byLimit('MAX_PIXELS (AVIF: MAX_PIXELS_AVIF)'),
+  too_many_frames: byLimit('MAX_FRAMES'),
+  too_many_scans: byLimit('MAX_SCANS'),
+  render_timeout:
+    'It took longer than RENDER_TIMEOUT. A replay helps when the machine was overloaded, or after that was raised.',
+  render_memory:
+    'It needed more than RENDER_MEMORY. A replay helps after that was raised and the workers were started again.',
+  render_crashed: 'The decoder crashed on it. A replay helps when a newer build does not.',
+  worker_lost: 'Its workers died or hung while they had it: look at their log and their memory first, then replay.',
+  staging_lost: uploadAgain,
+  staging_corrupt: uploadAgain,
+  storage_unavailable:
+    'The storage refused this object again and again. A replay helps once "status" and "doctor" find the storage well.',
+  internal: 'A fault of ours: the detail and the log of the worker say where. A replay helps once it is mended.',
+};
 
 /* ----------------------------------------------------------------------- replay */
 

@@ -23,7 +23,7 @@ export const JobShape = Type.Object(
     origin: Type.Enum(['upload', 'reprocess']),
     generation: Type.Integer({
       description:
-        '1, and one more with every replay or rebuild. Counters are those of this generation, but for `rings` and `fence`.',
+        '1, and one more with every replay or rebuild. `failures`, `crashes` and `releases` are those of this generation.',
     }),
     state: JobState,
     attempts: Type.Integer({ description: 'Claims.' }),
