@@ -22,6 +22,7 @@ import type { Engines } from './stage-engines.ts';
 
 export async function playOperate(stage: Stage, checks: Checks, narration: Narration, engines: Engines): Promise<void> {
   const { chapter } = narration;
+  // Short times, so that nobody has to wait for a lease of 45 s; their relations are those of the defaults.
   stage.configure({ ...shortTimes, RETRY_FLOOR: '100ms', RETRY_BASE: '200ms' });
 
   chapter('The scene: PostgreSQL, an API that is nothing else, a user and an operator');
