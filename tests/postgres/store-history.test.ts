@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { Attempt } from '../../src/pipeline/job.ts';
 import { replayHistory } from '../../src/postgres/history.ts';
-import { budgets, fail, release, resultOf, settle, startStore } from '../support/store.ts';
+import { budgets, byOperator, fail, release, resultOf, settle, startStore } from '../support/store.ts';
 
 type Fixture = Awaited<ReturnType<typeof startStore>>;
 
@@ -66,6 +66,33 @@ describe('the history', () => {
     assert.equal((await agrees(s, older.attempt.jobId)).at(-1), 'superseded');
   });
 
+  it('of every kind of new generation adds up to the row, with counters from zero and a fence that goes on', async (t) => {
+    const s = await startStore(t);
+    const { id, jobId } = await s.accept();
+    await release(s.store, (await s.claimed(jobId)).attempt);
+    await fail(s.store, (await s.claimed(jobId)).attempt, 'corrupt_image');
+    await s.store.replay(jobId, byOperator);
+    await agrees(s, jobId);
+    await settle(s.store, (await s.claimed(jobId)).attempt);
+    const rebuild = async () => {
+      const keys = (await s.store.audited(id))?.variants.map((one) => one.key) ?? [];
+      assert.equal(await s.store.rebuild(id, { keys, who: 'doctor' }), 'rebuilding');
+      await agrees(s, jobId);
+      return (await s.claimed(jobId)).attempt;
+    };
+    await fail(s.store, await rebuild(), 'staging_corrupt');
+    const attempt = await rebuild();
+    await settle(s.store, attempt, resultOf(attempt, { withOriginal: false }));
+    const events = ['accepted', 'claimed', 'released', 'claimed', 'failed', 'replayed', 'claimed', 'settled'];
+    const later = ['rebuilding', 'claimed', 'failed', 'rebuilding', 'claimed', 'settled'];
+    assert.deepEqual(await agrees(s, jobId), [...events, ...later]);
+    assert.equal(await s.store.reprocess(id, { version: 2, who: 'operator' }), 'made');
+    const { rows } = await s.pool.query<{ id: string }>('select id from jobs where version = 2');
+    assert.deepEqual(await agrees(s, rows[0]?.id ?? ''), ['reprocessed']);
+    const row = await s.jobRow(jobId);
+    assert.deepEqual([row.generation, row.fence, row.attempts, row.failures, row.releases], [4, 5, 5, 0, 0]);
+  });
+
   it('throws where an event does not follow', async (t) => {
     const s = await startStore(t);
     const { jobId } = await s.ready();
@@ -76,16 +103,16 @@ describe('the history', () => {
     assert.throws(() => replayHistory(events.map((event) => ({ ...event, reason: 'magic' }))), /received magic/);
   });
 
-  it('explains every row after claims, renewals, ends, relays and deletions at once, and nothing deadlocks', async (t) => {
+  it('explains every row after claims, ends, relays, deletions and operators at once, and nothing deadlocks', async (t) => {
     const s = await startStore(t, { poolMax: 12 });
     const jobs = await Promise.all(Array.from({ length: 4 }, () => s.accept()));
-    for (const { id } of jobs) await s.addJob(id, 2);
-    const ids = (await s.pool.query<{ id: string }>('select id from jobs')).rows.map((row) => row.id);
-    // Never settled, so that its deletion finds unfinished jobs for certain.
+    // Never settled, so that its deletion finds an unfinished job for certain.
     const spared = jobs[3]?.id ?? '';
-    await hammer(s, ids, spared);
+    await hammer(s, jobs, spared);
+    const ids = (await s.pool.query<{ id: string }>('select id from jobs')).rows.map((row) => row.id);
     const reasons = new Set((await Promise.all(ids.map((id) => agrees(s, id)))).flat());
-    for (const reason of ['claimed', 'crashed', 'retried', 'released', 'settled', 'cancelled']) {
+    const reached = ['claimed', 'crashed', 'retried', 'failed', 'released', 'settled', 'cancelled'];
+    for (const reason of [...reached, 'replayed', 'rebuilding', 'reprocessed']) {
       assert.ok(reasons.has(reason), `the storm reached ${reason}`);
     }
     const published = await s.pool.query<{ wrong: number }>(
@@ -99,8 +126,8 @@ describe('the history', () => {
   });
 });
 
-/** Ten clients at once, each doing 60 random things to the same few jobs with claims that are over as soon as they begin. */
-async function hammer(s: Fixture, jobIds: readonly string[], spared: string): Promise<void> {
+/** Ten clients at once, each doing 90 random things to the same few jobs with claims that are over as soon as they begin. */
+async function hammer(s: Fixture, made: readonly { id: string; jobId: string }[], spared: string): Promise<void> {
   // A lease of nothing: every claim of a processing job is a crash, and zombies are everywhere.
   const leases = { leaseMs: 0, marginMs: 0, budgets: { attemptsMax: 1_000, crashesMax: 1_000 } };
   const { store } = s;
@@ -109,24 +136,37 @@ async function hammer(s: Fixture, jobIds: readonly string[], spared: string): Pr
     seed = (seed * 48_271) % 2_147_483_647;
     return seed % below;
   };
+  const jobIds = made.map((one) => one.jobId);
   const attempts: Attempt[] = [];
+  const fails = (attempt: Attempt, code: 'internal' | 'corrupt_image') =>
+    store.fail(attempt, { code, detail: 'x', retryMs: 0 }, { budgets: leases.budgets, graceMs: 0, who: 'w' });
   const verbs: ((attempt: Attempt, round: number) => Promise<unknown>)[] = [
     (attempt) => store.renew(attempt, { leaseMs: 0, marginMs: 0 }),
-    async (attempt, round) => round > 30 && attempt.attachmentId !== spared && settle(store, attempt),
-    (attempt) => {
-      const failure = { code: 'internal', detail: 'x', retryMs: 0 } as const;
-      return store.fail(attempt, failure, { budgets: leases.budgets, graceMs: 0, who: 'w' });
-    },
+    async (attempt, round) => round > 20 && attempt.attachmentId !== spared && settle(store, attempt),
+    (attempt) => fails(attempt, 'internal'),
+    async (attempt) => attempt.attachmentId !== spared && fails(attempt, 'corrupt_image'),
     (attempt) => release(store, attempt),
     async () => {
       const rings = await store.takeDue({ limit: 3, window: 3, takenMs: 0 });
       for (const ring of rings) await store.markRung(ring, { baseMs: 0, capMs: 0, jitter: 1 });
     },
     () => store.ringAgain(3),
+    ({ jobId }) => store.replay(jobId, { who: 'operator', spacingMs: 1 }),
+    async ({ attachmentId }) => {
+      const keys = (await store.audited(attachmentId))?.variants.map((one) => one.key) ?? [];
+      await store.rebuild(attachmentId, { keys, who: 'doctor' });
+    },
+    ({ attachmentId }, round) => store.reprocess(attachmentId, { version: 2 + (round % 2), who: 'operator' }),
+    async (_, round) => {
+      await store.askReprocessing({ version: 2 + (round % 2), retryFailed: true, who: 'operator' });
+      await store.feedReprocessing({ window: 3, limit: 2 });
+      const { rows } = await s.pool.query<{ id: string }>('select id from jobs');
+      jobIds.splice(0, jobIds.length, ...rows.map((row) => row.id));
+    },
   ];
   const client = async (first: boolean) => {
-    for (let round = 0; round < 60; round += 1) {
-      if (first && round === 50) await store.deleteAttachment(s.owner, spared, { graceMs: 0 });
+    for (let round = 0; round < 90; round += 1) {
+      if (first && round === 70) await store.deleteAttachment(s.owner, spared, { graceMs: 0 });
       const claim = await s.claim(jobIds[pick(jobIds.length)] ?? '', leases);
       if (claim.kind === 'claimed') attempts.push(claim.claim.attempt);
       const attempt = pick(2) === 0 ? attempts.at(-1) : attempts[pick(attempts.length)];

@@ -244,7 +244,7 @@ describe('replays at once', () => {
     );
     assert.ok(answers.every((answer) => answer === 'replayed' || answer === 'job_ended'));
     for (const [index, { jobId }] of jobs.entries()) {
-      const expected = answers[index] === 'replayed' ? 'cancelled' : 'failed';
+      const expected: string = answers[index] === 'replayed' ? 'cancelled' : 'failed';
       assert.equal((await s.jobRow(jobId)).state, expected);
     }
   });
