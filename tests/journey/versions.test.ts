@@ -5,7 +5,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { readFile, writeFile } from 'node:fs/promises';
-import { connect } from 'node:net';
 import { join } from 'node:path';
 import { describe, type TestContext, test } from 'node:test';
 import { promisify } from 'node:util';
@@ -14,7 +13,7 @@ import { createStore } from '../../src/postgres/store.ts';
 import { register, sha256 } from '../support/client.ts';
 import { letGo, openJourney, type User } from '../support/journey.ts';
 import { olderBuild } from '../support/older-build.ts';
-import { photo } from '../support/pictures.ts';
+import { noise, slowReader, watch } from '../support/readers.ts';
 import type { RoleProcess } from '../support/role.ts';
 import { until } from '../support/until.ts';
 
@@ -169,18 +168,20 @@ test('a roll-back of the build keeps what is published, makes what it can, and l
 test('a version that this build lacks is refused by PIPELINE_VERSION with one sentence', async (t) => {
   const s = await scene(t);
   const started = s.start(['api'], {}, { build, settings: { PIPELINE_VERSION: String(newestVersion) } });
-  await assert.rejects(started, /StartError: Expected 0 or a pipeline version of this build \(1\) for PIPELINE_VERSION, received 2: /);
+  await assert.rejects(
+    started,
+    /StartError: Expected 0 or a pipeline version of this build \(1\) for PIPELINE_VERSION, received 2: /,
+  );
 });
 
 describe('a newer version of what is published', () => {
   test('replaces the whole set at once: always ready, the old one served until then, and removed after its grace', async (t) => {
     const s = await scene(t);
-    const api = await s.start(['api', 'relay', 'janitor'], {}, first);
+    const api = await s.start(['api', 'relay'], {}, first);
     const user = await register(() => api.url);
     const worker = await s.start(['worker']);
     const { id } = await user.upload(photograph);
     const old = await user.until(id, 'ready');
-    await s.assertTidy();
     const oldFiles = await s.stored();
     const watched = watch(user, id);
     await worker.arm('worker.stored', 'wait');
@@ -189,19 +190,22 @@ describe('a newer version of what is published', () => {
     assert.deepEqual(await user.attachment(id), { ...old, attempts: (await user.attachment(id)).attempts });
     await user.assertWhole(old, photograph);
     await letGo(worker, 'worker.stored');
-    const fresh = await until('the newer version is published', async () => {
-      const shown = await user.attachment(id);
-      return (await s.published(id))[0] === newestVersion && shown;
-    });
+    await until('the newer version is published', async () => (await s.published(id))[0] === newestVersion);
+    const fresh = await user.attachment(id);
     await user.assertWhole(fresh, photograph);
     const sets = [old, fresh].map((shown) => shown.variants.map((variant) => variant.sha256).sort());
     assert.equal(new Set(sets.flat()).size, 6 - shared(old, fresh));
     assert.ok(sets[0]?.join() !== sets[1]?.join(), 'the recipes differ in what they make');
-    const between = await s.stored();
-    assert.ok(
-      oldFiles.every((file) => between.includes(file)),
-      'replaced objects stay readable for their grace',
+    const { rows: replaced } = await s.pool.query(
+      `select extract(epoch from not_before - created_at)::float8 as seconds from cleanups where reason = 'replaced'`,
     );
+    assert.deepEqual(
+      replaced.map(({ seconds }) => Math.round(seconds)),
+      [3, 3, 3],
+    );
+    const between = await s.stored();
+    assert.ok(oldFiles.every((file) => between.includes(file)));
+    await s.start(['janitor']);
     await s.assertTidy();
     assert.deepEqual(await watched.end(), [], 'every answer was of one set or of the other');
     assert.deepEqual(
@@ -211,6 +215,43 @@ describe('a newer version of what is published', () => {
         [newestVersion, 'succeeded', 1, 0, 0, 0],
       ],
     );
+  });
+
+  test('is made of everything on request, little by little, and uploads go first', async (t) => {
+    const s = await scene(t, { REPROCESS_WINDOW: '2' });
+    let api = await s.start(['api', 'relay', 'janitor'], {}, first);
+    const user = await register(() => api.url);
+    await s.start(['worker']);
+    const old = new Map<string, Buffer>();
+    for (let round = 0; round < 6; round += 1) old.set((await user.upload(different(round))).id, different(round));
+    for (const id of old.keys()) await user.until(id, 'ready');
+    assert.equal(await api.stop(), 0);
+    api = await s.start(['api', 'relay', 'janitor']);
+    await s.pool.query(`update users set role = 'admin'`);
+    const asked = await user.json('/v1/admin/reprocess', 'POST', {});
+    assert.equal(asked.status, 202, await asked.clone().text());
+    const { id: fresh } = await user.upload(different(7));
+    let most = 0;
+    const wish = await until('it is done', async () => {
+      const { rows } = await s.pool.query(`select 1 from jobs where origin = 'reprocess' and ring_at is not null`);
+      most = Math.max(most, rows.length);
+      const { reprocessing } = (await (await user.ask('/v1/admin/reprocess')).json()) as { reprocessing: Wish };
+      return reprocessing.done_at !== null && reprocessing.unfinished === 0 && reprocessing;
+    });
+    assert.deepEqual([wish.version, wish.remaining, wish.succeeded, wish.failed], [newestVersion, 0, 6, 0]);
+    assert.ok(most <= 2, `${most} at once`);
+    for (const [id, bytes] of [...old, [fresh, different(7)] as const]) {
+      await user.assertWhole(await user.until(id, 'ready'), bytes);
+      assert.deepEqual(await s.published(id), [newestVersion, 'ready']);
+    }
+    // Asked again there is nothing left to do.
+    assert.equal((await user.json('/v1/admin/reprocess', 'POST', {})).status, 202);
+    await until('the janitor has looked', async () => {
+      const { rows } = await s.pool.query('select 1 from reprocessings where done_at is not null');
+      return rows.length === 1;
+    });
+    assert.equal(await s.count('jobs'), 13);
+    await s.assertTidy();
   });
 
   test('is not undone by an older job that ends after it: that one is superseded, and its objects are removed', async (t) => {
@@ -288,10 +329,10 @@ describe('a newer version of what is published', () => {
     const api = await s.start(['api', 'relay', 'janitor'], {}, first);
     const user = await register(() => api.url);
     await s.start(['worker']);
-    const noise = await photo(2048, 2048).modulate({ saturation: 3 }).linear(1, 0).jpeg({ quality: 95 }).toBuffer();
-    const { id } = await user.upload(noise);
+    const { id } = await user.upload(await noise(2048, 3), 'image/webp');
     const old = await user.until(id, 'ready');
     const optimized = old.variants.find((variant) => variant.name === 'optimized') ?? assert.fail();
+    assert.ok(optimized.size > 6_000_000, `${optimized.size} bytes fit into the buffers of a connection`);
     const reader = await slowReader(t, api.url, optimized.url, user);
     await s.reprocess(id);
     await until('it was replaced, and the old objects are gone', async () => {
@@ -311,64 +352,13 @@ function shared(one: Shown, other: Shown): number {
   return other.variants.filter((variant) => digests.has(variant.sha256)).length;
 }
 
+interface Wish {
+  readonly version: number;
+  readonly done_at: string | null;
+  readonly remaining: number;
+  readonly unfinished: number;
+  readonly succeeded: number;
+  readonly failed: number;
+}
+
 type Shown = Awaited<ReturnType<User['attachment']>>;
-
-/** Reads an attachment and its variants over and over; tells what was not ready, not 200 or of no set that was ever shown. */
-function watch(user: User, id: string) {
-  let over = false;
-  const wrong: string[] = [];
-  const digests = new Set<string>();
-  const loop = (async () => {
-    while (!over) {
-      const shown = await user.attachment(id);
-      if (shown.state !== 'ready') wrong.push(shown.state);
-      for (const variant of shown.variants) {
-        digests.add(variant.sha256);
-        const response = await user.ask(variant.url);
-        const bytes = Buffer.from(await response.arrayBuffer());
-        const digest = sha256(bytes);
-        // Replaced between the two requests: then it is one of the set that comes next.
-        if (!digests.has(digest)) digests.add((await named(user, id, digest)) ?? 'none');
-        if (response.status !== 200 || !digests.has(digest)) wrong.push(`${variant.name}: ${response.status}`);
-      }
-    }
-  })();
-  return {
-    async end(): Promise<readonly string[]> {
-      over = true;
-      await loop;
-      return wrong;
-    },
-  };
-}
-
-async function named(user: User, id: string, digest: string): Promise<string | null> {
-  const { variants } = await user.attachment(id);
-  return variants.find((variant) => variant.sha256 === digest)?.sha256 ?? null;
-}
-
-/** Asks for a path, reads the head of the answer and not more; `rest` reads the body whole. */
-async function slowReader(t: TestContext, base: string, path: string, user: User) {
-  const { port } = new URL(base);
-  const socket = connect({ port: Number(port), host: '127.0.0.1' });
-  t.after(() => void socket.destroy());
-  const chunks: Buffer[] = [];
-  socket.write(`GET ${path} HTTP/1.1\r\nhost: x\r\nauthorization: ${user.authorization}\r\nconnection: close\r\n\r\n`);
-  await new Promise<void>((resolve) => {
-    socket.once('data', (chunk) => {
-      socket.pause();
-      chunks.push(chunk);
-      resolve();
-    });
-  });
-  return {
-    async rest(): Promise<Buffer> {
-      socket.on('data', (chunk) => chunks.push(chunk));
-      const ended = new Promise((resolve) => socket.once('close', resolve));
-      socket.resume();
-      await ended;
-      const all = Buffer.concat(chunks);
-      return all.subarray(all.indexOf('\r\n\r\n') + 4);
-    },
-  };
-}
