@@ -1,21 +1,9 @@
 /** The command line: every word has help, and what is not understood is said and ends with 2. */
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
-import path from 'node:path';
 import test from 'node:test';
 import packageFile from '../package.json' with { type: 'json' };
 import { readOrder } from '../src/cli.ts';
-
-const root = path.resolve(import.meta.dirname, '..');
-
-async function skrepka(words: readonly string[], settings: Record<string, string> = {}) {
-  const env = { ...process.env, NODE_TEST_CONTEXT: undefined, DATABASE_URL: '', ...settings };
-  return await new Promise<{ code: number; stdout: string; stderr: string }>((resolve) => {
-    execFile(process.execPath, ['src/main.ts', ...words], { cwd: root, env }, (error, stdout, stderr) => {
-      resolve({ code: error ? Number(error.code) : 0, stdout, stderr });
-    });
-  });
-}
+import { skrepka } from './support/command.ts';
 
 const verbs = ['status', 'jobs', 'job', 'replay', 'reprocess', 'sweep', 'doctor', 'operator'];
 const words = ['start', 'migrate', ...verbs, 'api', 'relay', 'worker', 'janitor', 'all'];
