@@ -13,6 +13,7 @@ import { type Broker, BrokerError, type Clock, type Log, type Meter, type Reach,
 import { type Store, StoreError, type TakenRing } from './store.ts';
 
 export interface RelaySettings {
+  /** What the window may grow to: jobs announced and unclaimed. */
   readonly brokerWindow: number;
   readonly publishTimeoutMs: number;
   readonly takenMs: number;
@@ -40,24 +41,43 @@ export interface Relay {
 const batchMax = 64;
 const idleFloorMs = 200;
 const idleCapMs = 2000;
-const waitRefreshMs = 5000;
+
+/**
+ * What is announced cannot be overtaken any more, so a newcomer waits for all of it: two seconds of work at the pace of late,
+ * or 32 jobs, a full round for eight workers of four slots. With all 1,000 places open from the start, a flood stood in front
+ * of everybody for minutes. Two seconds are ten times the longest pause between two rounds with work waiting.
+ */
+const windowSeconds = 2;
+const windowFloor = 32;
+/** The pace is a mean of five seconds: asked for once a second it is fresh enough. */
+const paceMs = 1000;
+/**
+ * The shortest pause of a relay whose window is full. Workers make places at any moment and tell nobody, so the pause follows
+ * them: the shortest again when a quarter of the window was claimed in the last one, else doubled, up to the idle floor.
+ */
+const fullFloorMs = 10;
 
 export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
   const { store, broker, breakers, clock, log, meter, reach } = deps;
   let wake: AbortController | null = null;
   let disrupted = false;
   const poke = () => wake?.abort();
-  let baseMs = settings.reringMs;
-  let baseAtMs = Number.NEGATIVE_INFINITY;
+  let pace = { waitMs: 0, claimsPerSecond: 0 };
+  let paceAtMs = Number.NEGATIVE_INFINITY;
+  let idleMs = idleFloorMs;
+  let full = false;
+  let fullMs = fullFloorMs;
 
   async function run(stop: AbortSignal) {
-    const offSignal = deps.signals.listen('due', poke);
+    const offSignal = deps.signals.listen('due', () => {
+      if (!full) poke();
+    });
     const offBroker = broker.onDisrupted(() => {
       disrupted = true;
       poke();
     });
     stop.addEventListener('abort', poke, { once: true });
-    let idleMs = idleFloorMs;
+    let taken = 0;
     while (!stop.aborted) {
       await breakers.store.closed(stop);
       await breakers.broker.closed(stop);
@@ -65,21 +85,29 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
       wake = new AbortController();
       try {
         const rung = await round();
-        idleMs = rung > 0 ? idleFloorMs : Math.min(idleMs * 2, idleCapMs);
-        if (rung === 0) await clock.sleep(await untilDueMs(idleMs), wake.signal);
+        taken += rung;
+        if (rung > 0) continue;
+        await clock.sleep(await pauseAfter(taken), wake.signal);
+        taken = 0;
       } catch (error) {
         log.warn({ error: describe(error) }, 'relay: the store did not answer');
         meter.count('relay_faults_total', { dependency: 'store' });
         breakers.store.trip();
       }
+      full = false;
     }
     offSignal();
     offBroker();
   }
 
-  /** Due bells that find no place in a full window must not turn the loop hot: then the floor is waited. */
-  async function untilDueMs(capMs: number): Promise<number> {
-    return (await store.untilDueMs(capMs)) || idleFloorMs;
+  /** Until the next bell at most. A bell that is due and was not taken found no place: nor would another that is set now. */
+  async function pauseAfter(taken: number): Promise<number> {
+    idleMs = taken > 0 ? idleFloorMs : Math.min(idleMs * 2, idleCapMs);
+    const untilDueMs = await store.untilDueMs(idleMs);
+    full = untilDueMs === 0;
+    const claimedFast = !full || taken * 4 >= windowNow();
+    fullMs = claimedFast ? fullFloorMs : Math.min(fullMs * 2, idleFloorMs);
+    return full ? fullMs : untilDueMs;
   }
 
   /** One batch; answers how many bells it took. */
@@ -90,10 +118,10 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
       log.info({ again }, 'relay: the broker was disrupted, announced jobs ring again');
       meter.count('bells_hastened_total', { reason: 'disrupted' }, again);
     }
-    const rings = await store.takeDue({ limit: batchMax, window: settings.brokerWindow, takenMs: settings.takenMs });
+    await refreshPace();
+    const rings = await store.takeDue({ limit: batchMax, window: windowNow(), takenMs: settings.takenMs });
     if (rings.length === 0) return 0;
     await reach('relay.taken', rings[0]?.jobId ?? '');
-    await refreshBase();
     await Promise.all(rings.map(announce));
     return rings.length;
   }
@@ -115,6 +143,8 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
     await reach('relay.published', ring.jobId);
     try {
       const jitter = 0.8 + 0.4 * clock.random();
+      // Under load a slow queue is not a lost message: three times what claims wait of late.
+      const baseMs = Math.max(settings.reringMs, 3 * pace.waitMs);
       const marked = await store.markRung(ring, { baseMs, capMs: settings.reringCapMs, jitter });
       meter.count('bells_rung_total', { marked: String(marked), again: String(ring.again) });
     } catch (error) {
@@ -125,11 +155,15 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
     await reach('relay.marked', ring.jobId);
   }
 
-  /** Re-rings wait for three times what claims wait lately: under load a slow queue is not a lost message. */
-  async function refreshBase() {
-    if (clock.monotonicMs() - baseAtMs < waitRefreshMs) return;
-    baseMs = Math.max(settings.reringMs, 3 * (await store.recentPace()).waitMs);
-    baseAtMs = clock.monotonicMs();
+  async function refreshPace() {
+    if (clock.monotonicMs() - paceAtMs < paceMs) return;
+    pace = await store.recentPace();
+    paceAtMs = clock.monotonicMs();
+  }
+
+  function windowNow(): number {
+    const paced = Math.ceil(windowSeconds * pace.claimsPerSecond);
+    return Math.min(Math.max(paced, windowFloor), settings.brokerWindow);
   }
 
   return { run };
