@@ -268,7 +268,7 @@ export interface Store extends Registry {
   editAlt(ownerId: string, id: string, alt: string | null): Promise<Attachment | null>;
   /** Ends access, cancels the job, sends every recorded key and the attachment's whole prefix to the clean-ups; leaves a tombstone. False: not this owner's, or gone already. */
   deleteAttachment(ownerId: string, id: string, options: { graceMs: number }): Promise<boolean>;
-  /** Resolves when PostgreSQL answers and its schema is the one of this build; rejects `unavailable`. */
+  /** Resolves when PostgreSQL answers and its schema has all that this build needs; rejects `unavailable`. */
   health(): Promise<void>;
   close(): Promise<void>;
 }
