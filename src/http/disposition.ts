@@ -27,9 +27,18 @@ export function nameFromHeader(header: string | undefined): string | null {
 export function partFromHeader(header: string | undefined): { field: string; fileName: string | null } | null {
   if (header === undefined) return null;
   // In forms, browsers write `"`, CR and LF as %22, %0D, %0A and leave backslashes alone (HTML, 4.10.21.8).
-  const { type, parameters } = parse(header, { extended: false, multipart: true });
+  const { type, parameters } = parse(withoutEscapes(header), { extended: false, multipart: true });
   if (type !== 'form-data' || parameters.name === undefined) return null;
   return { field: asUtf8(parameters.name), fileName: named(parameters) };
+}
+
+/**
+ * Other clients escape quotes by a backslash (RFC 2183), and then backslashes as well. A quote behind a backslash that ends
+ * the parameter is no escape: that is how a browser writes a name with a backslash at its end.
+ */
+function withoutEscapes(header: string): string {
+  const quotes = header.replace(/\\"(?![ \t]*(?:$|;[ \t]*[\w!#$%&'*+.^`|~-]+=))/g, '%22');
+  return quotes === header ? header : quotes.replaceAll('\\\\', '\\');
 }
 
 function named(parameters: Readonly<Record<string, string | undefined>>): string | null {

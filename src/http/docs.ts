@@ -10,7 +10,7 @@ const description = `Upload a picture, get back the same bytes and three variant
 
 Errors are \`application/problem+json\` (RFC 9457) with a stable \`code\`. Any route may also answer 500 \`internal\`,
 and 400 \`malformed_request\`, 408 \`request_timeout\` or 431 \`headers_too_large\` to what is not a whole request. A 503
-has \`Retry-After\`: a dependency is down. Lists are newest first, a page at a time.`;
+has \`Retry-After\`: a dependency is down, or the service is full. Lists are newest first, a page at a time.`;
 
 /** Registers the collector of schemas. Before the routes. */
 export async function installContract(app: App, version: string): Promise<void> {

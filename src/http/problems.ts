@@ -73,6 +73,7 @@ export function problemOf(
 
 interface FailedValidation {
   readonly validation: readonly {
+    readonly keyword?: string;
     readonly instancePath: string;
     readonly message?: string;
     readonly params?: Readonly<Record<string, unknown>>;
@@ -94,8 +95,18 @@ function validationError(error: FailedValidation): SkrepkaError {
   const pointer = (first?.instancePath ?? '') + namedMember(first?.params);
   const field = error.validationContext === 'body' ? pointer : pointer.slice(1);
   const where = field === '' ? 'The body' : `"${field}"`;
-  const detail = `${where} ${first?.message ?? 'is not of the expected form'}.`;
+  const detail = `${where} ${sentenceOf(first)}.`;
   return new SkrepkaError('validation', { cause: error, detail, members: { field } });
+}
+
+/** What the validator says in the words of schemas is said in those of requests. */
+function sentenceOf({ keyword, message, params }: Partial<FailedValidation['validation'][number]> = {}): string {
+  // A member that the schema does not know is matched with the schema \`false\`, which nothing satisfies.
+  if (keyword === 'boolean' || keyword === 'additionalProperties') return 'is not known';
+  if (keyword === 'required') return 'is missing';
+  if (keyword === 'enum' && Array.isArray(params?.allowedValues))
+    return `must be one of ${params.allowedValues.join(', ')}`;
+  return message ?? 'is not of the expected form';
 }
 
 /** A missing or surplus member is reported at its parent; the client wants its own name. */

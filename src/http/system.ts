@@ -16,6 +16,7 @@ export function systemRoutes(app: App, deps: HttpDeps, settings: HttpSettings): 
   healthRoutes(app, deps);
   metricsRoute(app, deps, settings);
   problemRoute(app);
+  rootRoute(app);
 }
 
 /* -------------------------------------------------------------------------- limits */
@@ -213,5 +214,30 @@ function problemRoute(app: App): void {
       const { title, status, text } = catalogue[code];
       return { code, title, status, text };
     },
+  );
+}
+
+/* ---------------------------------------------------------------------------- root */
+
+function rootRoute(app: App): void {
+  app.get(
+    '/',
+    {
+      config,
+      schema: {
+        tags,
+        operationId: 'getRoot',
+        summary: 'Where to begin',
+        description: 'Leads people who open the server in a browser to its reference.',
+        response: {
+          302: {
+            description: 'The reference.',
+            type: 'null',
+            headers: { location: { type: 'string', description: '`/docs`' } },
+          },
+        },
+      },
+    },
+    async (_request, reply) => reply.redirect('/docs', 302),
   );
 }

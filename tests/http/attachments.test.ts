@@ -246,6 +246,24 @@ describe('PATCH /v1/attachments/{id}', () => {
     });
   });
 
+  describe('400', () => {
+    it('says in plain words which field is not known, missing or of the wrong form', async (t) => {
+      const { send, call, ada } = await startUploads(t);
+      const { id } = (await send(png())).body;
+      for (const [json, detail] of [
+        [{ alt: 'a', title: 'b' }, '"/title" is not known.'],
+        [{}, '"/alt" is missing.'],
+        [{ alt: 7 }, '"/alt" must be either string or null.'],
+      ] as const) {
+        const answer = await call(`PATCH /v1/attachments/${id}`, { token: ada.token, json });
+        assertProblem(answer, 400, 'validation');
+        assert.equal(answer.body.detail, detail);
+      }
+      const listed = await call('GET /v1/attachments?state=gone', { token: ada.token });
+      assert.equal(listed.body.detail, '"state" must be one of queued, processing, ready, failed.');
+    });
+  });
+
   describe('403', () => {
     it('answers those who may read but did not upload, 404 those who may not', async (t) => {
       const uploads = await startUploads(t);

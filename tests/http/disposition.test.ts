@@ -47,6 +47,19 @@ describe('a part of a form', () => {
     assert.deepEqual(partFromHeader(`form-data; name=file; filename*=UTF-8''%C3%A9`), { field: 'file', fileName: 'é' });
   });
 
+  it('keeps the whole name where quotes are escaped by backslashes, and a backslash at the end of a name', () => {
+    const named = (filename: string) => partFromHeader(`form-data; name="file"; filename="${filename}"`)?.fileName;
+    assert.equal(named('a\\"b.jpg'), 'a"b.jpg');
+    assert.equal(named('\\"a\\"'), '"a"');
+    assert.equal(named('a\\";b.jpg'), 'a";b.jpg');
+    assert.equal(named('a\\\\\\"b.jpg'), 'a\\"b.jpg');
+    assert.equal(named('folder\\'), 'folder\\');
+    assert.deepEqual(partFromHeader('form-data; filename="folder\\"; name="file"'), {
+      field: 'file',
+      fileName: 'folder\\',
+    });
+  });
+
   it('is none without the word form-data or a field', () => {
     for (const header of [undefined, '', 'attachment; name=a', 'form-data; filename=a']) {
       assert.equal(partFromHeader(header), null);

@@ -125,7 +125,7 @@ describe('404', () => {
   it('answers unknown paths before anybody is asked for a token or a body', async (t) => {
     const { call } = await startUploads(t);
     for (const line of [
-      'GET /',
+      'GET /nothing',
       'GET /v1',
       'POST /v1/nothing',
       'GET /v1/limits/',

@@ -22,10 +22,18 @@ const outages = {
 describe('GET /v1/limits', () => {
   describe('200', () => {
     it('tells everybody every limit and type, as configured', async (t) => {
-      const { call } = await startUploads(t, { settings: { uploadBytesMax: 12_345, registration: 'closed' } });
+      const admission = { pendingPerUserMax: 11, uploadsPerUserMax: 12, uploadsPerMinuteMax: 13 };
+      const service = { backlogMax: 14, stagingBytesMax: 15, uploadsMax: 16 };
+      const settings = { uploadBytesMax: 12_345, registration: 'closed', ...admission, ...service };
+      const { call } = await startUploads(t, { settings });
       const { status, body } = await call('GET /v1/limits');
       assert.equal(status, 200);
       assert.deepEqual([body.upload_bytes_max, body.registration, body.wait_seconds_max], [12_345, 'closed', 30]);
+      assert.deepEqual([body.uploads_pending_max, body.uploads_at_once_max, body.uploads_per_minute_max], [11, 12, 13]);
+      assert.deepEqual(
+        [body.service_backlog_max, body.service_staging_bytes_max, body.service_uploads_at_once_max],
+        [14, 15, 16],
+      );
       assert.deepEqual(body.image_types, ['image/jpeg', 'image/png', 'image/webp', 'image/gif', 'image/avif']);
       assert.deepEqual(body.variants, ['thumbnail', 'crop', 'optimized']);
       for (const [name, value] of Object.entries(body)) assert.ok(value !== undefined && value !== null, name);
@@ -149,6 +157,17 @@ describe('GET /problems/{code}', () => {
       for (const code of ['nothing', 'toString', '__proto__', 'x'.repeat(100)]) {
         assertProblem(await call(`GET /problems/${code}`), 404, 'not_found');
       }
+    });
+  });
+});
+
+describe('GET /', () => {
+  describe('302', () => {
+    it('leads a browser to the reference', async (t) => {
+      const { url } = await startUploads(t);
+      const answer = await fetch(`${url}/`, { redirect: 'manual' });
+      assert.deepEqual([answer.status, answer.headers.get('location')], [302, '/docs']);
+      assert.equal((await fetch(`${url}/`)).status, 200);
     });
   });
 });

@@ -58,7 +58,7 @@ export const apiSettings: HttpSettings = {
   backlogMax: 10_000,
   stagingBytesMax: 1024 ** 3,
   uploadsMax: 256,
-  pendingPerUserMax: 1000,
+  pendingPerUserMax: 100,
   uploadsPerUserMax: 64,
   uploadsPerMinuteMax: 10_000,
   pixelsMax: 50_000_000,

@@ -34,6 +34,7 @@ export async function ask({ uploads, ada }: Pick<Served, 'uploads' | 'ada'>, lin
   const { as = ada, json, headers, body } = options;
   return fetch(uploads.url + path, {
     method,
+    redirect: 'manual',
     headers: {
       ...(as === null ? {} : { authorization: `Bearer ${as.token}` }),
       ...(json === undefined ? {} : { 'content-type': 'application/json' }),
@@ -67,6 +68,7 @@ export async function serve(uploads: Uploads): Promise<Served> {
 const key = (word: string) => ({ 'idempotency-key': word });
 
 const system: Exercises = {
+  'GET /': { 302: (s) => ask(s, 'GET /', { as: null }) },
   'GET /v1/limits': { 200: (s) => ask(s, 'GET /v1/limits', { as: null }) },
   'GET /health/live': { 200: (s) => ask(s, 'GET /health/live', { as: null }) },
   'GET /health/ready': { 200: (s) => ask(s, 'GET /health/ready', { as: null }) },
@@ -99,6 +101,12 @@ const attachments: Exercises = {
     422: async (s) => {
       await ask(s, 'POST /v1/attachments', { body: png('one'), headers: key('used') });
       return ask(s, 'POST /v1/attachments', { body: png('two'), headers: key('used') });
+    },
+    429: async (s) => {
+      const as = await s.uploads.account('flooding');
+      const { uploads_pending_max: most } = (await s.uploads.call('GET /v1/limits')).body;
+      for (let at = 0; at < Number(most); at += 1) await ask(s, 'POST /v1/attachments', { as, body: png() });
+      return ask(s, 'POST /v1/attachments', { as, body: png() });
     },
   },
   'GET /v1/attachments': {
