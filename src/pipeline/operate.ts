@@ -100,7 +100,7 @@ export function createOperate({ store, clock, log }: OperateDeps, settings: Oper
       const row = await store.audited(attachmentId);
       if (row === null) return 'not_found';
       if (row.state !== 'ready') return 'not_ready';
-      return row.version >= version ? 'current' : 'made';
+      return row.kind !== 'image' || row.version >= version ? 'current' : 'made';
     },
 
     async reprocessAll({ retryFailed, dryRun, who }) {

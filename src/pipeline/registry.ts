@@ -4,7 +4,7 @@
  * Every verb that changes something is one guarded transaction, says what happened, and changes nothing when it is asked again.
  */
 import type { Code } from '../errors.ts';
-import type { AttachmentState, VariantName } from './attachment.ts';
+import type { AttachmentState, Kind, VariantName } from './attachment.ts';
 import type { JobState } from './job.ts';
 
 export type JobOrigin = 'upload' | 'reprocess';
@@ -135,6 +135,7 @@ export type Rebuild = 'rebuilding' | 'job_unfinished' | 'not_ready' | 'changed' 
 export interface Audited {
   readonly id: string;
   readonly ownerId: string;
+  readonly kind: Kind;
   readonly state: AttachmentState;
   readonly version: number;
   readonly size: number;

@@ -66,7 +66,7 @@ export interface NewAttachment {
 /** What admission control knows of a user when an upload begins, and the beginning itself on the database clock. */
 export interface Arrival {
   readonly startedAt: string;
-  /** Unfinished jobs of the user's uploads. */
+  /** Unfinished jobs of the user's uploads. A rebuild is the doctor's wish, not theirs, and not in it. */
   readonly pending: number;
   /** Uploads of the user that were accepted within the last minute. */
   readonly lately: number;
@@ -74,7 +74,7 @@ export interface Arrival {
 
 /** What admission control knows of the whole system. */
 export interface Load {
-  /** Queued jobs of uploads; reprocessing has its own throttle and is not in it. */
+  /** Queued jobs of uploads. Reprocessing has its own throttle, and rebuilds are repairs: neither is in it. */
   readonly queued: number;
   /** Bytes of originals that are not published and not given up. */
   readonly stagingBytes: number;

@@ -33,6 +33,7 @@ export async function arrive(pool: Pool, userId: string): Promise<Arrival> {
            where owner_id = $1
              and state in ('queued', 'processing')
              and origin = 'upload'
+             and not rebuild
          ) as pending,
          (
            select count(*)
@@ -62,7 +63,7 @@ export async function load(pool: Pool): Promise<Load> {
     await single<{ queued: number; staging_bytes: number; finished: number }>(
       pool,
       `select
-         (select count(*) from jobs where state = 'queued' and origin = 'upload') as queued,
+         (select count(*) from jobs where state = 'queued' and origin = 'upload' and not rebuild) as queued,
          (select coalesce(sum(size), 0)::bigint from attachments where staging_gone_at is null) as staging_bytes,
          (select count(*) from jobs where finished_at > now() - interval '1 minute') as finished`,
       [],

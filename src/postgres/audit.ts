@@ -3,11 +3,12 @@ import { isId } from '../ids.ts';
 import { variantNames } from '../pipeline/attachment.ts';
 import type { Audited } from '../pipeline/registry.ts';
 import { type Pool, single } from './pool.ts';
-import { member, toAttachmentState } from './shapes.ts';
+import { member, toAttachmentState, toKind } from './shapes.ts';
 
 interface AuditedRow {
   id: string;
   owner_id: string;
+  kind: string;
   state: string;
   pipeline_version: number;
   size: number;
@@ -19,8 +20,8 @@ interface AuditedRow {
 
 /** A row and its variants are of one moment: they are read by one statement. */
 const auditedColumns = `
-  attachments.id, attachments.owner_id, attachments.state, attachments.pipeline_version, attachments.size,
-  attachments.sha256, attachments.original_key,
+  attachments.id, attachments.owner_id, attachments.kind, attachments.state, attachments.pipeline_version,
+  attachments.size, attachments.sha256, attachments.original_key,
   case when attachments.staging_gone_at is null then attachments.staging_key end as staging_key,
   array(
     select jsonb_build_object('name', name, 'key', key, 'size', size, 'sha256', sha256)
@@ -67,6 +68,7 @@ function toAudited(row: AuditedRow): Audited {
   return {
     id: row.id,
     ownerId: row.owner_id,
+    kind: toKind(row.kind),
     state: toAttachmentState(row.state),
     version: row.pipeline_version,
     size: row.size,

@@ -6,12 +6,13 @@
  * Like every transition that touches both, these lock the attachment first and the job second.
  */
 import { isId } from '../ids.ts';
+import type { Kind } from '../pipeline/attachment.ts';
 import type { JobState } from '../pipeline/job.ts';
 import type { Rebuild, Registry, Replay } from '../pipeline/registry.ts';
 import { setAttachmentState } from './claims.ts';
 import type { JobReason } from './history.ts';
 import { type Db, type Pool, transaction } from './pool.ts';
-import { toAttachmentState, toJobState } from './shapes.ts';
+import { toAttachmentState, toJobState, toKind } from './shapes.ts';
 import { nextTurn } from './turns.ts';
 
 /** What a new generation did, and the attachment whose state it changed, or null. */
@@ -105,7 +106,7 @@ export interface LockedAttachment {
   readonly id: string;
   readonly ownerId: string;
   readonly state: string;
-  readonly kind: string;
+  readonly kind: Kind;
   /** What is published now, 0 for nothing. */
   readonly version: number;
   readonly deleted: boolean;
@@ -138,7 +139,7 @@ export async function lockAttachment(db: Db, id: string | null): Promise<LockedA
     id: row.id,
     ownerId: row.owner_id,
     state: toAttachmentState(row.state),
-    kind: row.kind,
+    kind: toKind(row.kind),
     version: row.pipeline_version,
     deleted: row.deleted,
     sourceGone: row.source_gone,

@@ -141,7 +141,7 @@ create table jobs (
   constraint processing_has_an_attempt check (((state <> 'processing'::text) or (attempt_id is not null))),
   constraint unfinished_has_a_bell check (((state = any (array['queued'::text, 'processing'::text])) = (ring_at is not null)))
 ) with (fillfactor=80, autovacuum_vacuum_scale_factor=0.01);
-create index jobs_backlog on jobs (origin) where (state = 'queued'::text);
+create index jobs_backlog on jobs (origin) where ((state = 'queued'::text) and (not rebuild));
 create index jobs_by_owner on jobs (owner_id, id desc);
 create index jobs_by_state on jobs (state, id desc);
 create index jobs_claimed on jobs (claimed_at desc) where (claimed_at is not null);

@@ -239,7 +239,7 @@ export function toAttachmentState(value: string): AttachmentState {
   return member(attachmentStates, value, 'attachments.state');
 }
 
-function toKind(value: string): Kind {
+export function toKind(value: string): Kind {
   return member(['image', 'file'] as const, value, 'attachments.kind');
 }
 

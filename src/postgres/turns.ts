@@ -34,6 +34,8 @@ export function nextTurn(job: { owner: string; origin: string; spacingMs: string
       where mine.owner_id = ${job.owner}
         and mine.origin = ${job.origin}
         and mine.state in ('queued', 'processing')
+        -- Made by a doctor: its owner is not the one who asked for it.
+        and not mine.rebuild
     ) + ${job.spacingMs}::float8 * interval '1 millisecond'
   )`;
 }

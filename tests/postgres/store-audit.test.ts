@@ -26,6 +26,7 @@ describe('the audit', () => {
     const expected = {
       id,
       ownerId: s.owner,
+      kind: 'image',
       state: 'ready',
       version: 1,
       size: upload.size,

@@ -293,6 +293,18 @@ describe('around a rebuild', () => {
     assert.equal(await s.store.replay(jobId, byOperator), 'job_ended');
   });
 
+  it('no upload is refused or held up for it: admission and turns do not count it', async (t) => {
+    const s = await startStore(t);
+    const { id, jobId, keys } = await published(s);
+    await s.store.rebuild(id, { keys, who: 'doctor' });
+    assert.equal((await s.store.arrive(s.owner)).pending, 0);
+    assert.equal((await s.store.load()).queued, 0);
+    const upload = await s.accept({ spacingMs: 60_000 });
+    assert.ok((await s.turnOf(upload.jobId)) - (await s.turnOf(jobId)) < 60_000);
+    assert.equal((await s.store.arrive(s.owner)).pending, 1);
+    assert.equal((await s.store.load()).queued, 1);
+  });
+
   it('the objects of the set that is still shown are named until the settle', async (t) => {
     const s = await startStore(t);
     const { id, jobId, keys, result } = await published(s);

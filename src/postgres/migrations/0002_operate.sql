@@ -16,8 +16,8 @@ create index jobs_waiting on jobs (origin desc, turn, ring_at) where state = 'qu
 create index jobs_waiting_due on jobs (ring_at) where state = 'queued' and rung_at is null;
 create index jobs_by_owner on jobs (owner_id, id desc);
 create index jobs_unfinished_by_owner on jobs (owner_id, origin, turn) where state in ('queued', 'processing');
--- The backlog, small enough to be counted every second.
-create index jobs_backlog on jobs (origin) where state = 'queued';
+-- The backlog, small enough to be counted every second. A doctor's repair of many is no upload, and holds none up.
+create index jobs_backlog on jobs (origin) where state = 'queued' and not rebuild;
 -- Whose events are still kept, or again since a replay; longest finished first.
 create index jobs_history on jobs (finished_at) where finished_at > coalesce(history_gone_at, '-infinity');
 
