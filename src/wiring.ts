@@ -28,7 +28,7 @@ import {
   type Reach,
   type Signals,
 } from './pipeline/ports.ts';
-import { recipes } from './pipeline/recipe.ts';
+import { newestVersion, recipes } from './pipeline/recipe.ts';
 import { createRelay } from './pipeline/relay.ts';
 import type { Store } from './pipeline/store.ts';
 import { createWorker } from './pipeline/worker.ts';
@@ -157,7 +157,7 @@ async function buildHttp(parts: Parts): Promise<HttpServer> {
 /** The API tells its metrics itself; a process without it does so on METRICS_PORT. Rejects `StartError`. */
 async function listenForMetrics(wanted: readonly Role[], { telemetry, config }: Parts): Promise<MetricsServer | null> {
   const { meter } = telemetry;
-  const pipelineVersion = String(config.pipelineVersion);
+  const pipelineVersion = String(config.pipelineVersion || newestVersion);
   meter.gauge('build_info', 1, {
     version: packageFile.version,
     node: process.version,
