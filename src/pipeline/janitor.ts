@@ -4,16 +4,23 @@
  * Durable when a pass returns: the deletions, then the row's own end. Dies in between: the row stays and the pass is made
  * again by whoever leads next; deleting twice is harmless. An object is deleted only after its row was looked up by key,
  * never because a listing did not know it. Workers never delete objects.
+ *
+ * Beside that it does what has to be done by one at a time: ends what is kept for a time only, looks for strays, and
+ * feeds the jobs of a reprocessing.
  */
 import { describe } from '../errors.ts';
 import { BlobError, type Blobs, type Clock, type Log, type Meter, type Reach } from './ports.ts';
 import type { Cleanup, Store } from './store.ts';
+import { createStrays, type Place, type StraysSettings } from './strays.ts';
 
-export interface JanitorSettings {
+export interface JanitorSettings extends StraysSettings {
   readonly janitorMs: number;
   readonly sweepMs: number;
-  readonly graceMs: number;
-  readonly orphanMs: number;
+  readonly deepSweepMs: number;
+  /** Unfinished jobs of reprocessing, at most. */
+  readonly reprocessWindow: number;
+  readonly failedRetentionMs: number;
+  readonly historyRetentionMs: number;
 }
 
 export interface JanitorDeps {
@@ -32,13 +39,23 @@ export interface Janitor {
 
 const cleanupsMax = 100;
 const listMax = 500;
-const expireMax = 1000;
+const batchMax = 1000;
+/** Pages of a search between two looks at what is due: deletions must not wait for the listing of a whole bucket. */
+const pagesMax = 10;
+/** Pause after that many pages: a search takes its time, the storage has others to serve. */
+const pauseMs = 100;
+const progressMs = 60_000;
 
 export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Janitor {
   const { store, blobs, clock, log, meter, reach } = deps;
+  const strays = createStrays(deps, settings);
+  // Kept when a round fails or the lead is lost: a search goes on where it was.
+  const rowsDue = every(settings.sweepMs);
+  const searches = [createSearch('staging', settings.sweepMs), createSearch('published', settings.deepSweepMs)];
 
   async function run(stop: AbortSignal) {
     while (!stop.aborted) {
+      meter.gauge('janitor_leads', 0);
       try {
         await store.lead('janitor', (lead) => rounds(AbortSignal.any([stop, lead])));
       } catch (error) {
@@ -51,25 +68,38 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
   }
 
   async function rounds(stop: AbortSignal) {
-    let sweptAtMs = Number.NEGATIVE_INFINITY;
+    meter.gauge('janitor_leads', 1);
     while (!stop.aborted) {
       const cleanups = await store.dueCleanups(cleanupsMax);
       for (const cleanup of cleanups) {
         if (stop.aborted) return;
         await pass(cleanup).catch(skipBroken);
       }
-      if (clock.monotonicMs() - sweptAtMs >= settings.sweepMs) {
-        await sweep(stop);
-        sweptAtMs = clock.monotonicMs();
-      }
-      if (cleanups.length < cleanupsMax) await clock.sleep(settings.janitorMs, stop);
+      await feed(stop);
+      if (rowsDue()) await sweepRows(stop);
+      let searching = false;
+      for (const goOn of searches) searching = (await goOn(stop)) || searching;
+      if (searching) await clock.sleep(Math.min(pauseMs, settings.janitorMs), stop);
+      else if (cleanups.length < cleanupsMax) await clock.sleep(settings.janitorMs, stop);
     }
   }
+
+  /** True at once and then whenever `ms` have passed since it was. */
+  function every(ms: number): () => boolean {
+    let atMs = Number.NEGATIVE_INFINITY;
+    return () => {
+      if (clock.monotonicMs() - atMs < ms) return false;
+      atMs = clock.monotonicMs();
+      return true;
+    };
+  }
+
+  /* ------------------------------------------------------------- deleting */
 
   /** One object that cannot be deleted stays for later; it must not keep the others from going. */
   function skipBroken(error: unknown) {
     if (!(error instanceof BlobError) || error.fault === 'unavailable') throw error;
-    log.warn({ error: describe(error) }, 'janitor: an object could not be deleted');
+    log.warn({ error: describe(error) }, 'janitor: an object could not be listed or deleted');
     meter.count('janitor_faults_total');
   }
 
@@ -90,27 +120,6 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
     meter.count('objects_deleted_total', undefined, unnamed.length);
   }
 
-  async function sweep(stop: AbortSignal) {
-    const before = clock.wallMs() - settings.orphanMs;
-    let orphans = 0;
-    let after: string | undefined;
-    do {
-      const page = await blobs.list('staging/', { after, limit: listMax });
-      const old = page.objects.filter((object) => object.modifiedAt.getTime() < before).map((object) => object.key);
-      const ids = old.map((key) => key.slice('staging/'.length));
-      const known = await store.knownAttachments(ids);
-      const lost = old.filter((_, index) => !known.has(ids[index] ?? ''));
-      if (lost.length > 0) await blobs.deleteMany(lost);
-      orphans += lost.length;
-      after = page.next ?? undefined;
-    } while (after !== undefined && !stop.aborted);
-    let expired = 0;
-    for (let rows = expireMax; rows >= expireMax && !stop.aborted; expired += rows)
-      rows = await store.expire(expireMax);
-    meter.count('orphans_deleted_total', undefined, orphans);
-    if (orphans > 0 || expired > 0) log.info({ orphans, expired }, 'janitor: swept');
-  }
-
   async function eachPage(prefix: string, work: (keys: readonly string[]) => Promise<void>) {
     let after: string | undefined;
     do {
@@ -118,6 +127,83 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
       await work(page.objects.map((object) => object.key));
       after = page.next ?? undefined;
     } while (after !== undefined);
+  }
+
+  /* ---------------------------------------------------------------- jobs */
+
+  async function feed(stop: AbortSignal) {
+    let made = 0;
+    for (let last = batchMax; last >= batchMax && !stop.aborted; made += last) {
+      last = await store.feedReprocessing({ window: settings.reprocessWindow, limit: batchMax });
+    }
+    if (made === 0) return;
+    meter.count('reprocessing_fed_total', undefined, made);
+    log.info({ made }, 'janitor: made jobs of a reprocessing');
+  }
+
+  /* ------------------------------------------------------------ sweeping */
+
+  /** Rows that have expired, and what is kept for a time only. */
+  async function sweepRows(stop: AbortSignal) {
+    const done = { expired: 0, staging: 0, histories: 0 };
+    for (let rows = batchMax; rows >= batchMax && !stop.aborted; done.expired += rows) {
+      rows = await store.expire(batchMax);
+    }
+    const ages = { failedMs: settings.failedRetentionMs, historyMs: settings.historyRetentionMs };
+    for (let most = batchMax; most >= batchMax && !stop.aborted; ) {
+      const { staging, histories } = await store.retire({ ...ages, limit: batchMax });
+      done.staging += staging;
+      done.histories += histories;
+      most = Math.max(staging, histories);
+    }
+    meter.count('retired_total', { what: 'staging' }, done.staging);
+    meter.count('retired_total', { what: 'history' }, done.histories);
+    if (done.expired + done.staging + done.histories > 0) log.info(done, 'janitor: swept');
+  }
+
+  /** A search through one place each `intervalMs`, some pages a call. The call answers whether there is more of it. */
+  function createSearch(place: Place, intervalMs: number): (stop: AbortSignal) => Promise<boolean> {
+    const due = every(intervalMs);
+    const progressDue = every(progressMs);
+    let running = false;
+    let after: string | null = null;
+    let sum = { listed: 0, strays: 0, scheduled: 0 };
+
+    async function goOn(stop: AbortSignal): Promise<boolean> {
+      if (!running) {
+        if (!due()) return false;
+        running = true;
+        after = null;
+        sum = { listed: 0, strays: 0, scheduled: 0 };
+      }
+      for (let pages = 0; pages < pagesMax && !stop.aborted; pages += 1) {
+        const page = await strays.page(place, after);
+        const scheduled = await strays.schedule(page.strays);
+        sum.scheduled += scheduled;
+        sum.listed += page.listed;
+        sum.strays += page.strays.length;
+        meter.count('strays_found_total', { place }, scheduled);
+        after = page.next;
+        if (after === null) {
+          running = false;
+          if (sum.strays > 0 || place === 'published') log.info({ place, ...sum }, 'janitor: searched for strays');
+          return false;
+        }
+      }
+      if (progressDue()) log.info({ place, ...sum }, 'janitor: is searching for strays');
+      return !stop.aborted;
+    }
+
+    return async (stop) => {
+      try {
+        return await goOn(stop);
+      } catch (error) {
+        skipBroken(error);
+        // Its next page cannot be listed: the search begins anew when it is due again.
+        running = false;
+        return false;
+      }
+    };
   }
 
   return { run };

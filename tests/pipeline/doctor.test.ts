@@ -33,7 +33,7 @@ describe('an examination', () => {
         ...{ attachments: 3, objects: 9, complete: true },
       },
     );
-    assert.equal(await written(p), before);
+    assert.deepEqual(await written(p), before);
   });
 
   test('without repair tells what it would mend, and writes nothing', async (t) => {
@@ -51,7 +51,7 @@ describe('an examination', () => {
       'stray no row names it possible',
     ]);
     assert.equal(report.repaired, 0);
-    assert.equal(await written(p), before);
+    assert.deepEqual(await written(p), before);
   });
 
   test('with deep finds bytes that changed and kept their number', async (t) => {
@@ -83,7 +83,7 @@ describe('an examination', () => {
     const before = await written(p);
     const report = await doctorOf(p).examined({ repair: true });
     assert.deepEqual(told(report), ['damaged staging none', 'lost_staging staging none', 'lost_staging staging none']);
-    assert.equal(await written(p), before);
+    assert.deepEqual(await written(p), before);
   });
 
   test('of more rows and objects than a page reaches each of them once, and keeps a bounded list', async (t) => {
@@ -257,10 +257,11 @@ describe('a repair', () => {
     assert.equal(reports.filter(({ findings }) => findings.some((one) => one.repair === 'rebuilding')).length, 1);
     const before = await written(p);
     assert.deepEqual(told(await doctorOf(p).examined({ repair: true })), ['lost_variant crop under_way']);
-    assert.equal(await written(p), before);
+    assert.deepEqual(await written(p), before);
     assert.equal(await generation(p, a.id), 2);
     p.startWorker();
     p.startJanitor();
+    await until('its job is done', async () => (await p.jobOf(a.id)).state === 'succeeded');
     await until('all is clean', async () => (await p.pool.query('select 1 from cleanups')).rowCount === 0);
     assert.equal((await p.keys()).length, 4);
     assert.deepEqual(told(await doctorOf(p).examined({ deep: true })), []);
@@ -277,7 +278,7 @@ describe('a repair', () => {
     assert.deepEqual(told(report), ['lost_original original none', 'lost_variant crop none']);
     assert.equal(report.repaired, 0);
     assert.equal(p.store.calls('rebuild'), 0);
-    assert.equal(await written(p), before);
+    assert.deepEqual(await written(p), before);
   });
 
   test('reads the original first, and tells that it is damaged instead of failing a job on it', async (t) => {
@@ -289,6 +290,28 @@ describe('a repair', () => {
     const report = await doctorOf(p).examined({ repair: true });
     assert.deepEqual(told(report), ['damaged original none', 'lost_variant crop none']);
     assert.equal(p.store.calls('rebuild'), 0);
+  });
+
+  test('of an attachment that is deleted meanwhile publishes nothing and leaves nothing behind', async (t) => {
+    let go = () => {};
+    let gate = Promise.resolve();
+    const painter = createPainter(() => gate);
+    const p = await createPipeline(t, {}, painter);
+    const [a] = await publish(p, 'IMG 1');
+    assert.ok(a);
+    p.startJanitor();
+    gate = new Promise((resolve) => {
+      go = resolve;
+    });
+    await lose(p, keyOf(a, 'crop'));
+    await doctorOf(p).examined({ repair: true });
+    await until('its variants are being painted', () => painter.renders === 2);
+    assert.equal(await p.store.port.deleteAttachment(p.user, a.id, { graceMs: p.settings.graceMs }), true);
+    go();
+    await until('all is clean', async () => (await p.pool.query('select 1 from cleanups')).rowCount === 0);
+    await until('nothing is left', async () => (await p.keys()).length === 0);
+    assert.equal((await p.jobOf(a.id)).state, 'cancelled');
+    assert.deepEqual(told(await doctorOf(p).examined({ repair: true })), []);
   });
 
   test('that failed is asked for again by the next one', async (t) => {

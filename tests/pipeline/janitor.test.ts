@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { newId } from '../../src/ids.ts';
 import { attemptPrefix, stagingKey } from '../../src/pipeline/attachment.ts';
-import { BlobError } from '../../src/pipeline/ports.ts';
+import { BlobError, BrokerError } from '../../src/pipeline/ports.ts';
+import { deadClaim } from '../support/attempts.ts';
 import { chunks, createPipeline } from '../support/pipeline.ts';
 import { createPainter } from '../support/ports-fake.ts';
 import { until } from '../support/until.ts';
@@ -49,6 +50,62 @@ test('objects of a failed attempt go, the staging of the job that is tried again
   await quiet(p);
   assert.deepEqual([...(await p.keys())].sort(), await named(p));
   assert.equal((await p.jobOf(attachment.id)).failures, 1);
+});
+
+test('a copy of the original that fails, or whose answer is lost, leaves nothing half: tried again, then ready and complete', async (t) => {
+  const p = await createPipeline(t);
+  p.startRelay();
+  p.startJanitor();
+  const { attachment } = await p.upload('IMG 1');
+  const asked: string[] = [];
+  const state = async () => (await p.attachment(attachment.id)).state;
+  p.blobs.plan(
+    'copy',
+    {
+      first: async () => {
+        asked.push(await state());
+        throw new BlobError('broken', 'bad sector');
+      },
+    },
+    { after: () => new BlobError('broken', 'the answer was lost') },
+    { first: async () => void asked.push(await state()) },
+  );
+  p.startWorker();
+  await p.untilState(attachment.id, 'ready');
+  assert.deepEqual(asked, ['processing', 'processing']);
+  const { rows } = await p.pool.query('select reason from job_events order by id');
+  const reasons = ['accepted', 'claimed', 'retried', 'claimed', 'retried', 'claimed', 'settled'];
+  assert.deepEqual(
+    rows.map(({ reason }) => reason),
+    reasons,
+  );
+  await quiet(p);
+  assert.deepEqual([...(await p.keys())].sort(), await named(p));
+  assert.equal((await p.keys()).length, 4);
+});
+
+test('a dead worker, a broker that loses everything and a lost publish together: ready by itself, in one job', async (t) => {
+  const p = await createPipeline(t);
+  p.broker.plan(
+    'publish',
+    { before: () => new BrokerError('unavailable', 'the line is down') },
+    { before: () => new BrokerError('unknown', 'no confirmation came') },
+  );
+  const { attachment } = await p.upload('IMG 1');
+  p.startRelay();
+  await until('the job was announced', async () => (await p.memory.depth()).waiting === 1);
+  const { id: jobId } = await p.jobOf(attachment.id);
+  const dead = await p.store.port.claim(deadClaim(jobId, 700));
+  assert.equal(dead.kind, 'claimed');
+  p.memory.wipe();
+  p.startWorker();
+  p.startJanitor();
+  const ready = await p.untilState(attachment.id, 'ready');
+  assert.equal(ready.variants.length, 3);
+  const { rows } = await p.pool.query('select attempts, crashes, generation from jobs');
+  assert.deepEqual(rows, [{ attempts: 2, crashes: 1, generation: 1 }]);
+  await quiet(p);
+  assert.deepEqual([...(await p.keys())].sort(), await named(p));
 });
 
 test('a deleted attachment leaves no object behind, in whatever state it was', async (t) => {
@@ -111,8 +168,8 @@ test('a staging object without a row goes when it is old enough, one with a row 
   await p.blobs.port.put(orphan, chunks('x'));
   p.startJanitor();
   await until('the orphan is gone', async () => !(await p.keys()).includes(orphan));
-  const sweeps = p.store.calls('knownAttachments');
-  await until('swept twice more', () => p.store.calls('knownAttachments') >= sweeps + 2);
+  const lists = p.blobs.calls('list');
+  await until('searched twice more', () => p.blobs.calls('list') >= lists + 2);
   assert.deepEqual(await p.keys(), [stagingKey(attachment.id)]);
 });
 
@@ -121,7 +178,7 @@ test('a young staging object without a row stays: its upload may still be on its
   const young = stagingKey(newId());
   await p.blobs.port.put(young, chunks('x'));
   p.startJanitor();
-  await until('swept twice', () => p.store.calls('knownAttachments') >= 2);
+  await until('searched twice', () => p.blobs.calls('list') >= 3);
   assert.deepEqual(await p.keys(), [young]);
 });
 
@@ -159,7 +216,8 @@ test('an object that cannot be deleted does not keep the others from going', asy
     await p.store.port.deleteAttachment(p.user, attachment.id, { graceMs: 60_000 });
   }
   p.blobs.plan('deleteMany', { before: () => new BlobError('broken', 'bad sector') });
-  p.startJanitor();
+  const end = p.startJanitor();
   await until('one is left after the round', async () => (await p.keys()).length === 1);
+  await end();
   assert.equal(p.meter.counted('janitor_faults_total'), 1);
 });
