@@ -80,7 +80,7 @@ function rendering(worker: RoleProcess): Promise<number[]> {
       .output()
       .split('\n')
       .filter((line) => line.includes('a render child is ready'));
-    const ready = lines.map((line) => (JSON.parse(line) as { pid: number }).pid);
+    const ready = lines.map((line) => (JSON.parse(line) as { child: number }).child);
     const found = (await childrenOf(worker.pid)).filter((pid) => ready.includes(pid));
     return found.length === 2 && found;
   });

@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import sharp from 'sharp';
 import { createSharpImages, type SharpImagesSettings } from '../../src/drivers/images-sharp.ts';
-import type { Images, Log, Rendering, RenderLimits } from '../../src/pipeline/ports.ts';
+import type { Images, Log, Meter, Rendering, RenderLimits } from '../../src/pipeline/ports.ts';
 import { newestVersion, type Recipe, recipes } from '../../src/pipeline/recipe.ts';
 import { until } from './until.ts';
 
@@ -41,11 +41,13 @@ export interface Scene {
 export type SceneSettings = Partial<Omit<SharpImagesSettings, 'limits'>> & {
   limits?: Partial<RenderLimits>;
   recipe?: Recipe;
+  meter?: Meter;
 };
 
 export async function openScene({
   limits,
   recipe = recipeOf(newestVersion),
+  meter,
   ...settings
 }: SceneSettings = {}): Promise<Scene> {
   const folder = await mkdtemp(join(tmpdir(), 'skrepka-images-'));
@@ -53,7 +55,7 @@ export async function openScene({
   const keep = (level: string) => (fields: object, text: string) => void logged.push({ level, fields, text });
   const log: Log = { debug: keep('debug'), info: keep('info'), warn: keep('warn'), error: keep('error') };
   const all = { children: 2, warmSpare: 1, niceness: 10, ...settings, limits: { ...defaultLimits, ...limits } };
-  const images = createSharpImages({ log }, all);
+  const images = createSharpImages({ log, ...(meter ? { meter } : {}) }, all);
   let renders = 0;
   let sources = 0;
 
@@ -78,7 +80,7 @@ export async function openScene({
     children: () =>
       until('all render children have loaded', async () => {
         const ready = new Set(
-          logged.filter(({ text }) => text === 'a render child is ready').map(({ fields }) => pidOf(fields)),
+          logged.filter(({ text }) => text === 'a render child is ready').map(({ fields }) => childOf(fields)),
         );
         const pids = (await childrenOf(process.pid)).filter((pid) => ready.has(pid));
         return pids.length === all.children + all.warmSpare ? pids : null;
@@ -90,8 +92,8 @@ export async function openScene({
   };
 }
 
-function pidOf(fields: object): unknown {
-  return 'pid' in fields ? fields.pid : null;
+function childOf(fields: object): unknown {
+  return 'child' in fields ? fields.child : null;
 }
 
 /** The recipe of a version that this build has. */
