@@ -11,18 +11,18 @@ import { type Seen, watchChildren } from './images-watch.ts';
 import { filesBelow, openJourney, type User } from './journey.ts';
 import type { Scope } from './on-end.ts';
 import { photo } from './pictures.ts';
-import { attackLimits, type Hostile, hostilePictures } from './pictures-hostile.ts';
+import { attackLimits, hostilePictures } from './pictures-hostile.ts';
 import type { RoleProcess } from './role.ts';
 import { until } from './until.ts';
 
 export interface Struck {
-  readonly hostile: Hostile;
   readonly shown: ShownAttachment & { readonly error_message: string | null };
   readonly attempts: number;
 }
 
 export interface Attack {
-  readonly struck: readonly Struck[];
+  /** By what was uploaded. */
+  readonly struck: ReadonlyMap<string, Struck>;
   /** Good pictures of somebody else that were uploaded, became ready and were downloaded whole before the attack was over. */
   readonly servedMeanwhile: number;
   /** The attempts of one more good picture, after the attack. */
@@ -47,15 +47,15 @@ export interface Attack {
  */
 const times = {
   BROKER_WINDOW: '4',
-  RENDER_TIMEOUT: '6s',
-  LEASE: '20s',
+  RENDER_TIMEOUT: '10s',
+  LEASE: '25s',
   RENEW: '4s',
-  BROKER_REDELIVERY: '25s',
-  CLEANUP_GRACE: '20s',
+  BROKER_REDELIVERY: '30s',
+  CLEANUP_GRACE: '25s',
 };
 const jobsUnfinished = `select 1 from jobs where owner_id = $1 and state in ('queued', 'processing') limit 1`;
 
-/** Takes about 40 s. Everything that it starts ends with `t`. */
+/** Takes about a minute. Everything that it starts ends with `t`. */
 export async function attack(t: Scope): Promise<Attack> {
   const j = await openJourney(t, { ...times, ...attackLimits, RENDER_CONCURRENCY: '2' });
   const api = await j.start(['api']);
@@ -85,11 +85,11 @@ export async function attack(t: Scope): Promise<Attack> {
   }
   await watch.stop();
 
-  const struck: Struck[] = [];
-  for (const [at, hostile] of hostilePictures.entries()) {
+  const struck = new Map<string, Struck>();
+  for (const [at, { what }] of hostilePictures.entries()) {
     const id = ids[at] ?? '';
     const shown = (await mallory.attachment(id)) as Struck['shown'];
-    struck.push({ hostile, shown, attempts: (await j.job(id)).attempts });
+    struck.set(what, { shown, attempts: (await j.job(id)).attempts });
   }
   const after = await serve(ada, 999);
   const { rows: claims } = await j.pool.query(`select distinct who from job_events where reason = 'claimed'`);
