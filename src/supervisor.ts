@@ -64,7 +64,7 @@ async function start(deps: SupervisorDeps, config: Config, lifecycle: Lifecycle)
   if (metricsPort > 0) await waitForPort({ host, port: metricsPort }, 'METRICS_PORT', lifecycle.draining);
   const url = config.databaseUrl || (await startDatabase(deps, lifecycle));
   lifecycle.draining.throwIfAborted();
-  const applied = await migrate(deps, url);
+  const applied = await migrate(deps, url, config);
   if (applied.length > 0) log.info({ migrations: applied }, 'the database has the schema of this build');
   const operator = await deps.ensureOperator(url);
   // Shown now, or never again should the rest of the start fail.
@@ -128,12 +128,19 @@ async function settled<T>(promise: Promise<T>): Promise<T | null> {
   return await promise.catch(() => null);
 }
 
-async function migrate(deps: SupervisorDeps, url: string): Promise<readonly string[]> {
+async function migrate(deps: SupervisorDeps, url: string, config: Config): Promise<readonly string[]> {
   try {
     return await deps.migrate(url);
   } catch (error) {
     if (error instanceof StartError) throw error;
-    throw new StartError(`The database cannot be brought to the schema of this build: ${describe(error)}.`, error);
+    const way =
+      config.databaseUrl === ''
+        ? `look at ${config.dataDir}/postgres.log`
+        : 'start it, correct DATABASE_URL, or unset it for the embedded one';
+    throw new StartError(
+      `The database cannot be brought to the schema of this build: ${describe(error)}: ${way}.`,
+      error,
+    );
   }
 }
 

@@ -1,11 +1,12 @@
 /** `skrepka start` with real processes: from an empty folder, to the end, and again after every way to die. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import test from 'node:test';
+import { skrepka } from './support/command.ts';
 import { onEnd } from './support/on-end.ts';
 import { freshDatabase } from './support/postgres.ts';
 import { commandOf, isAlive, type Started, startCommand } from './support/started.ts';
@@ -281,9 +282,44 @@ test('a DATABASE_URL that leads nowhere is refused with one sentence without its
   const started = start({ DATABASE_URL: 'postgres://me:geheim@127.0.0.1:1/nothing' });
   await assertRefused(
     started,
-    /^skrepka: The database cannot be brought to the schema of this build: .*ECONNREFUSED.*\.$/,
+    /^skrepka: The database cannot be brought to the schema of this build: .*ECONNREFUSED.*: start it, correct DATABASE_URL, or unset it for the embedded one\.$/,
   );
   assert.doesNotMatch(started.stdout() + started.stderr(), /geheim/);
+});
+
+test('it says ready only once uploads are taken: a storage that is away is told plainly, and waited for', async (t) => {
+  const { dataDir, start } = await prepare(t);
+  await mkdir(dataDir);
+  // A file where the folder of the objects should be.
+  await writeFile(path.join(dataDir, 'blobs'), '');
+  const started = start();
+  await until('it says what is missing', () => started.stdout().includes('but it is not ready'), {
+    deadlineMs: 60_000,
+  });
+  assert.match(started.stdout(), /^ {4}the storage does not answer: start it, or stop this and correct BLOBS_URL/m);
+  assert.doesNotMatch(started.stdout(), /is ready at/);
+  await rm(path.join(dataDir, 'blobs'));
+  assert.ok(await isReady(await started.ready()));
+  assert.equal(await started.ctrlC(), 0);
+});
+
+test('operators work beside it without a setting but its folder, and are told when it does not run', async (t) => {
+  const { dataDir, start } = await prepare(t);
+  const none = await skrepka(['jobs'], { DATA_DIR: dataDir });
+  const sentence =
+    /^skrepka: No PostgreSQL runs in \S+: run "npm start" in another terminal, .*DATA_DIR, or set DATABASE_URL\.\n$/;
+  assert.equal(none.code, 1);
+  assert.match(none.stderr, sentence);
+  const started = start();
+  await started.ready();
+  const status = await skrepka(['status'], { DATA_DIR: dataDir });
+  assert.equal(status.code, 0, status.stderr);
+  assert.match(status.stdout, /^database +ok {2}embedded in \S+postgres {2}schema /m);
+  const made = JSON.parse((await skrepka(['operator', 'grace', '--json'], { DATA_DIR: dataDir })).stdout);
+  const session = await post(`${await started.ready()}/v1/sessions`, made);
+  assert.equal(session.status, 201);
+  assert.equal(await started.ctrlC(), 0);
+  assert.match((await skrepka(['jobs'], { DATA_DIR: dataDir })).stderr, sentence);
 });
 
 test('Ctrl-C ends a start that hangs in a step which no signal reaches', { timeout: 60_000 }, async (t) => {

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import test from 'node:test';
 import { StartError } from '../../src/errors.ts';
-import { type Embedded, startEmbedded } from '../../src/postgres/embedded.ts';
+import { type Embedded, findEmbedded, startEmbedded } from '../../src/postgres/embedded.ts';
 import { connect } from '../../src/postgres/pool.ts';
 import { onEnd } from '../support/on-end.ts';
 import { until } from '../support/until.ts';
@@ -202,6 +202,33 @@ test('a process that came to be after the postmaster.pid cannot have written it,
   const server = await start(t, place);
   assert.equal(await answer(server), 42);
   assert.equal(stranger.exitCode, null);
+});
+
+test('an empty postmaster.pid, which PostgreSQL does not start beside, is refused with what to do', async (t) => {
+  const place = await prepare(t, { filled: true });
+  const file = path.join(place.dir, 'postmaster.pid');
+  await writeFile(file, '');
+  await refused(
+    start(t, place),
+    /postmaster\.pid is empty, .*: if no other PostgreSQL .*, delete that file and start again\.$/,
+  );
+  await rm(file);
+  assert.equal(await answer(await start(t, place)), 42);
+});
+
+test('a running server is found by its folder; one that is not there, or not of the folder, is refused with what to do', async (t) => {
+  const place = await prepare(t, { filled: true });
+  const nothing = /^No PostgreSQL runs in \S+: run "npm start" in another terminal, .*\.$/;
+  await refused(findEmbedded(path.join(place.folder, 'elsewhere')), nothing);
+  await refused(findEmbedded(place.dir), nothing);
+  const server = await start(t, place);
+  assert.equal(await findEmbedded(place.dir), server.url);
+  await server.stop();
+  await refused(findEmbedded(place.dir), nothing);
+  const stranger = spawn('sleep', ['60']);
+  onEnd(t, () => stranger.kill());
+  await writePidFile(place.dir, stranger.pid ?? 0, Math.ceil(Date.now() / 1000) + 60);
+  await refused(findEmbedded(place.dir), nothing);
 });
 
 test('a folder without PG_VERSION, and one of another version, are refused with one sentence', async (t) => {
