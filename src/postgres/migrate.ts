@@ -50,7 +50,7 @@ export async function schemaProblem(db: Db): Promise<string | null> {
     return `its schema has ${breaking} of a newer build, so run that build or restore the database from before`;
   const missing = ownMigrations.filter((name) => !applied.includes(name));
   if (missing.length === 0) return null;
-  return `its schema lacks ${missing.join(', ')}, so run "skrepka migrate"`;
+  return `its schema lacks ${missing.join(', ')}, so run "npm run migrate"`;
 }
 
 /** The names of the applied migrations in order, e.g. `0001_first`; none in a database without our schema. */

@@ -76,7 +76,7 @@ describe('a schema', () => {
   test('that lacks a migration of this build is refused, also when its newest one is ours', async (t) => {
     const { pool } = await freshDatabase(t);
     await pool.query('delete from migrations where name = $1', [all[0]]);
-    assert.match((await schemaProblem(pool)) ?? '', new RegExp(`lacks ${all[0]}, so run "skrepka migrate"`));
+    assert.match((await schemaProblem(pool)) ?? '', new RegExp(`lacks ${all[0]}, so run "npm run migrate"`));
     await assert.rejects(health(pool), { name: 'StoreError', fault: 'unavailable' });
   });
 
