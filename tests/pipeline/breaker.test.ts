@@ -18,13 +18,9 @@ function scene(settings = { breakerFloorMs: 5, breakerCapMs: 40 }) {
     probes += 1;
     if (!up) throw new Error('away');
   };
-  const breaker = createBreaker(
-    'storage',
-    probe,
-    { clock: createSystemClock(), log: silent, meter: createTally() },
-    settings,
-  );
-  return { breaker, recover: () => (up = true), probes: () => probes };
+  const meter = createTally();
+  const breaker = createBreaker('storage', probe, { clock: createSystemClock(), log: silent, meter }, settings);
+  return { breaker, meter, recover: () => (up = true), probes: () => probes };
 }
 
 test('a closed breaker lets everybody through and probes nothing', async () => {
@@ -56,6 +52,22 @@ test('a breaker that closed may open again', async (t) => {
     assert.ok(breaker.isOpen());
     await breaker.closed(never);
   }
+});
+
+test('a breaker tells whether it is open from its beginning, how often it opened, and what it asked in vain', async (t) => {
+  const { breaker, meter, recover, probes } = scene();
+  t.after(() => breaker.end());
+  const state = () => meter.gauged('breaker_open', { dependency: 'storage' });
+  assert.deepEqual(state(), [0]);
+  breaker.trip();
+  breaker.trip();
+  await until('probed twice', () => probes() >= 2);
+  assert.deepEqual(state(), [0, 1]);
+  recover();
+  await breaker.closed(never);
+  assert.deepEqual(state(), [0, 1, 0]);
+  assert.equal(meter.counted('breaker_trips_total', { dependency: 'storage' }), 1);
+  assert.equal(meter.counted('breaker_probes_failed_total', { dependency: 'storage' }), probes() - 1);
 });
 
 test('whoever ends is not held by an open breaker', async (t) => {
