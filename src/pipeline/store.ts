@@ -76,7 +76,7 @@ export interface Arrival {
 export interface Load {
   /** Queued jobs of uploads. Reprocessing has its own throttle, and rebuilds are repairs: neither is in it. */
   readonly queued: number;
-  /** Bytes of originals that are not published and not given up. */
+  /** Bytes of originals that are still to be published. Failed ones are kept for a replay and do not count: they would refuse everybody's uploads for days. */
   readonly stagingBytes: number;
   /** Finished jobs, mean of the last minute. */
   readonly finishedPerSecond: number;

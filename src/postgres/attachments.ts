@@ -64,7 +64,12 @@ export async function load(pool: Pool): Promise<Load> {
       pool,
       `select
          (select count(*) from jobs where state = 'queued' and origin = 'upload' and not rebuild) as queued,
-         (select coalesce(sum(size), 0)::bigint from attachments where staging_gone_at is null) as staging_bytes,
+         (
+           select coalesce(sum(size), 0)::bigint
+           from attachments
+           where staging_gone_at is null
+             and state <> 'failed'
+         ) as staging_bytes,
          (select count(*) from jobs where finished_at > now() - interval '1 minute') as finished`,
       [],
       { writes: false },

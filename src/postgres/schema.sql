@@ -36,6 +36,7 @@ create index attachments_by_owner on attachments (owner_id, id desc) where (dele
 create index attachments_by_owner_and_state on attachments (owner_id, state, id desc) where (deleted_at is null);
 create index attachments_by_version on attachments (pipeline_version, id) where ((state = 'ready'::text) and (kind = 'image'::text) and (deleted_at is null));
 create index attachments_staging on attachments (created_at) INCLUDE (size) where (staging_gone_at is null);
+create index attachments_unpublished on attachments (size) where ((staging_gone_at is null) and (state <> 'failed'::text));
 
 create table chat_members (
   chat_id uuid not null,

@@ -220,7 +220,7 @@ describe('arrive', () => {
 });
 
 describe('load', () => {
-  it('is the backlog of uploads, what staging holds, and how fast jobs end', async (t) => {
+  it('is the backlog of uploads, what they hold in staging without those that failed, and how fast jobs end', async (t) => {
     const s = await startStore(t);
     assert.deepEqual(await s.store.load(), { queued: 0, stagingBytes: 0, finishedPerSecond: 0 });
     await s.addJob((await s.ready({ size: 1_000 })).id, 2);
@@ -231,7 +231,7 @@ describe('load', () => {
     await s.store.deleteAttachment(s.owner, deleted.id, { graceMs: 1 });
     await s.store.takeDue({ limit: 1, window: 1, takenMs: 1_000 });
     const { size } = deleted.upload;
-    assert.deepEqual(await s.store.load(), { queued: 2, stagingBytes: 4 * size, finishedPerSecond: 3 / 60 });
+    assert.deepEqual(await s.store.load(), { queued: 2, stagingBytes: 3 * size, finishedPerSecond: 3 / 60 });
     await s.pool.query(`update jobs set finished_at = now() - interval '61 seconds' where id = $1`, [failed]);
     assert.equal((await s.store.load()).finishedPerSecond, 2 / 60);
   });

@@ -23,6 +23,8 @@ create index jobs_history on jobs (finished_at) where finished_at > coalesce(his
 
 -- What staging holds, and since when.
 create index attachments_staging on attachments (created_at) include (size) where staging_gone_at is null;
+-- What admission counts of it: what failed is kept for a while, and must not close the service.
+create index attachments_unpublished on attachments (size) where staging_gone_at is null and state <> 'failed';
 -- Whether a clean-up waits for an object: asked of every stray.
 create index cleanups_by_key on cleanups (key);
 -- What a newer version has still to make: pictures, since a file has no variants.
@@ -58,6 +60,6 @@ alter table job_events add constraint job_events_reason_check check (
     'accepted', 'claimed', 'crashed', 'exhausted', 'retried', 'failed', 'released', 'settled', 'superseded', 'cancelled'
   )
 );
-drop index cleanups_by_key, jobs_reprocessing, attachments_by_version, attachments_staging, jobs_unfinished_by_owner, jobs_by_owner, jobs_waiting_due, jobs_waiting;
+drop index cleanups_by_key, jobs_reprocessing, attachments_by_version, attachments_unpublished, attachments_staging, jobs_unfinished_by_owner, jobs_by_owner, jobs_waiting_due, jobs_waiting;
 create index jobs_waiting on jobs (origin desc, ring_at) where state = 'queued' and rung_at is null;
 alter table jobs drop column history_gone_at, drop column rebuild, drop column turn;
