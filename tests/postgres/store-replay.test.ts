@@ -111,101 +111,101 @@ describe('a replay', () => {
   });
 });
 
+const refusals: [title: string, answer: string, make: (s: Fixture) => Promise<{ jobId: string }>][] = [
+  ['for a queued job', 'job_unfinished', (s) => s.accept()],
+  [
+    'for a running job',
+    'job_unfinished',
+    async (s) => {
+      const { jobId } = await s.accept();
+      await s.claimed(jobId);
+      return { jobId };
+    },
+  ],
+  [
+    'for a job that waits for its retry',
+    'job_unfinished',
+    async (s) => {
+      const { jobId } = await s.accept();
+      await fail(s.store, (await s.claimed(jobId)).attempt);
+      return { jobId };
+    },
+  ],
+  [
+    'for a job that was replayed before',
+    'job_unfinished',
+    async (s) => {
+      const { jobId } = await s.failed();
+      assert.equal(await s.store.replay(jobId, byOperator), 'replayed');
+      return { jobId };
+    },
+  ],
+  ['for a succeeded job', 'already_succeeded', (s) => s.ready()],
+  [
+    'for a superseded job',
+    'job_ended',
+    async (s) => {
+      const { id } = await s.ready();
+      const older = await s.claimed(await s.addJob(id, 2));
+      const newer = await s.claimed(await s.addJob(id, 3));
+      await settle(s.store, newer.attempt, resultOf(newer.attempt, { withOriginal: false }));
+      assert.equal(await settle(s.store, older.attempt), 'superseded');
+      return { jobId: older.attempt.jobId };
+    },
+  ],
+  [
+    'for a cancelled job',
+    'job_ended',
+    async (s) => {
+      const accepted = await s.accept();
+      await s.store.deleteAttachment(s.owner, accepted.id, { graceMs: 1 });
+      return accepted;
+    },
+  ],
+  [
+    'for the failed job of a deleted attachment',
+    'job_ended',
+    async (s) => {
+      const failed = await s.failed();
+      await s.store.deleteAttachment(s.owner, failed.id, { graceMs: 1 });
+      return failed;
+    },
+  ],
+  [
+    'for the succeeded job of a deleted attachment',
+    'job_ended',
+    async (s) => {
+      const ready = await s.ready();
+      await s.store.deleteAttachment(s.owner, ready.id, { graceMs: 1 });
+      return ready;
+    },
+  ],
+  [
+    'for a failed job below the version that is published',
+    'job_ended',
+    async (s) => {
+      const { id } = await s.ready();
+      const jobId = await s.addJob(id, 2);
+      await fail(s.store, (await s.claimed(jobId)).attempt, 'corrupt_image');
+      const newer = await s.claimed(await s.addJob(id, 3));
+      await settle(s.store, newer.attempt, resultOf(newer.attempt, { withOriginal: false }));
+      return { jobId };
+    },
+  ],
+  [
+    'when staging of a first version is gone',
+    'staging_gone',
+    async (s) => {
+      const failed = await s.failed();
+      await s.pool.query('update attachments set staging_gone_at = now() where id = $1', [failed.id]);
+      return failed;
+    },
+  ],
+  ['for an unknown job', 'not_found', async () => ({ jobId: newId() })],
+  ['for a name that is no id', 'not_found', async () => ({ jobId: `'; drop table jobs; --` })],
+];
+
 describe('a replay that is refused', () => {
-  type Made = { jobId: string };
-  const refusals: [title: string, answer: string, make: (s: Fixture) => Promise<Made>][] = [
-    ['for a queued job', 'job_unfinished', (s) => s.accept()],
-    [
-      'for a running job',
-      'job_unfinished',
-      async (s) => {
-        const { jobId } = await s.accept();
-        await s.claimed(jobId);
-        return { jobId };
-      },
-    ],
-    [
-      'for a job that waits for its retry',
-      'job_unfinished',
-      async (s) => {
-        const { jobId } = await s.accept();
-        await fail(s.store, (await s.claimed(jobId)).attempt);
-        return { jobId };
-      },
-    ],
-    [
-      'for a job that was replayed before',
-      'job_unfinished',
-      async (s) => {
-        const { jobId } = await s.failed();
-        assert.equal(await s.store.replay(jobId, byOperator), 'replayed');
-        return { jobId };
-      },
-    ],
-    ['for a succeeded job', 'already_succeeded', (s) => s.ready()],
-    [
-      'for a superseded job',
-      'job_ended',
-      async (s) => {
-        const { id } = await s.ready();
-        const older = await s.claimed(await s.addJob(id, 2));
-        const newer = await s.claimed(await s.addJob(id, 3));
-        await settle(s.store, newer.attempt, resultOf(newer.attempt, { withOriginal: false }));
-        assert.equal(await settle(s.store, older.attempt), 'superseded');
-        return { jobId: older.attempt.jobId };
-      },
-    ],
-    [
-      'for a cancelled job',
-      'job_ended',
-      async (s) => {
-        const accepted = await s.accept();
-        await s.store.deleteAttachment(s.owner, accepted.id, { graceMs: 1 });
-        return accepted;
-      },
-    ],
-    [
-      'for the failed job of a deleted attachment',
-      'job_ended',
-      async (s) => {
-        const failed = await s.failed();
-        await s.store.deleteAttachment(s.owner, failed.id, { graceMs: 1 });
-        return failed;
-      },
-    ],
-    [
-      'for the succeeded job of a deleted attachment',
-      'job_ended',
-      async (s) => {
-        const ready = await s.ready();
-        await s.store.deleteAttachment(s.owner, ready.id, { graceMs: 1 });
-        return ready;
-      },
-    ],
-    [
-      'for a failed job below the version that is published',
-      'job_ended',
-      async (s) => {
-        const { id } = await s.ready();
-        const jobId = await s.addJob(id, 2);
-        await fail(s.store, (await s.claimed(jobId)).attempt, 'corrupt_image');
-        const newer = await s.claimed(await s.addJob(id, 3));
-        await settle(s.store, newer.attempt, resultOf(newer.attempt, { withOriginal: false }));
-        return { jobId };
-      },
-    ],
-    [
-      'when staging of a first version is gone',
-      'staging_gone',
-      async (s) => {
-        const failed = await s.failed();
-        await s.pool.query('update attachments set staging_gone_at = now() where id = $1', [failed.id]);
-        return failed;
-      },
-    ],
-    ['for an unknown job', 'not_found', async () => ({ jobId: newId() })],
-    ['for a name that is no id', 'not_found', async () => ({ jobId: `'; drop table jobs; --` })],
-  ];
   for (const [title, answer, make] of refusals) {
     it(`says ${answer} ${title}, and changes and tells nothing`, async (t) => {
       const s = await startStore(t);
