@@ -132,6 +132,52 @@ describe('the long search', () => {
   });
 });
 
+/** Gives the storage `pages` pages of published objects, all of them young, and tells which were asked for. `trouble` comes first. */
+function longListing(p: Pipeline, pages: number, trouble: (page: number) => Promise<void> = async () => {}) {
+  const asked: number[] = [];
+  const { list } = p.blobs.port;
+  p.blobs.port.list = async (prefix, options) => {
+    if (prefix !== 'attachments/') return await list(prefix, options);
+    const page = Number(options?.after ?? 0);
+    asked.push(page);
+    await trouble(page);
+    const objects = [{ key: leftKey(newId()), size: 1, modifiedAt: new Date(p.clock.wallMs() + 3_600_000) }];
+    return { objects, next: page + 1 < pages ? String(page + 1) : null };
+  };
+  return asked;
+}
+
+describe('a search through many pages', () => {
+  test('goes on where the storage went away, and begins anew only when it is due', async (t) => {
+    const p = await createPipeline(t);
+    let away = 2;
+    const asked = longListing(p, 4, async (page) => {
+      if (page !== 2 || away === 0) return;
+      away -= 1;
+      throw new BlobError('unavailable', 'away');
+    });
+    p.startJanitor();
+    await until('it is over', () => asked.at(-1) === 3);
+    const sweeps = p.store.calls('expire');
+    await until('swept some times more', () => p.store.calls('expire') >= sweeps + 3);
+    assert.deepEqual(asked, [0, 1, 2, 2, 2, 3]);
+  });
+
+  test('lets what is due be deleted in between', async (t) => {
+    const p = await createPipeline(t);
+    const key = await plant(p, leftKey(newId()));
+    const asked = longListing(p, 60, async (page) => {
+      if (page === 5) await p.store.port.addCleanups([key], { afterMs: 0, passes: 0, reason: 'stray' });
+      // It would be over by then, had it not paused.
+      if (page === 50) assert.equal(await p.blobs.port.head(key), null);
+    });
+    p.startJanitor();
+    await until('it is over', () => asked.at(-1) === 59);
+    assert.equal(p.meter.counted('janitor_faults_total'), 0);
+    assert.equal(asked.length, 60);
+  });
+});
+
 describe('retention', () => {
   test('ends the staging of a failed upload when its time is over, and not before', async (t) => {
     const p = await createPipeline(t, { ...often, failedRetentionMs: 1500 }, failing('corrupt_image'));
