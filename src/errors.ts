@@ -50,7 +50,11 @@ export const catalogue = {
   idempotency_in_flight: caller(409, 'Request in flight', 'A request with this idempotency key is still running.'),
   already_succeeded: caller(409, 'Already succeeded', 'The job has succeeded; there is nothing to replay.'),
   job_unfinished: caller(409, 'Job unfinished', 'The job is queued or running; nothing was changed.'),
-  job_ended: caller(409, 'Job ended', 'The job was superseded or cancelled and cannot be replayed.'),
+  job_ended: caller(
+    409,
+    'Job ended',
+    'The job is over for good: superseded, cancelled, or its attachment was deleted or shows a newer version.',
+  ),
   staging_gone: caller(409, 'Original not kept', 'The bytes of the failed upload are not kept any more.'),
   handle_taken: caller(409, 'Handle taken', 'Another account has this handle.'),
   file_too_large: caller(413, 'File too large', 'The file is larger than this server accepts.'),
