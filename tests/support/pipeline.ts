@@ -10,7 +10,7 @@ import { createFileBlobs } from '../../src/drivers/blobs-file.ts';
 import { createSystemClock } from '../../src/drivers/clock-system.ts';
 import { createFileScratch } from '../../src/drivers/scratch-file.ts';
 import { newId } from '../../src/ids.ts';
-import { type Accept, createAccept, type Upload } from '../../src/pipeline/accept.ts';
+import { type Accept, type AcceptDeps, createAccept, type Upload } from '../../src/pipeline/accept.ts';
 import { createAdmission } from '../../src/pipeline/admission.ts';
 import { createBreaker } from '../../src/pipeline/breaker.ts';
 import { createJanitor } from '../../src/pipeline/janitor.ts';
@@ -118,11 +118,7 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
     meter,
     reach: points.reach,
   };
-  const createIntake = (own: Clock) => {
-    const deps = { ...shared, clock: own };
-    return createAccept({ ...deps, admission: createAdmission(deps, settings), sniffer: fakeSniffer }, settings);
-  };
-  const accept = createIntake(clock);
+  const accept = createIntake(shared, settings);
 
   const user = newId();
   await pool.query(`insert into users (id, handle, password_hash, role) values ($1, $2, 'x', 'user')`, [
@@ -178,7 +174,6 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
   }
 
   const upload = uploadsBy(user, accept);
-  const questions = questionsTo(pool, store.port, blobs.port, user);
 
   return {
     settings,
@@ -197,12 +192,17 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
     accept,
     upload,
     /** Uploads through another process: its admission knows what the store says, and what itself let in. */
-    uploadElsewhere: (own: Clock = clock) => uploadsBy(user, createIntake(own)),
-    ...questions,
+    uploadElsewhere: (own = clock) => uploadsBy(user, createIntake({ ...shared, clock: own }, settings)),
+    ...questionsTo(pool, store.port, blobs.port, user),
     startRelay,
     startWorker,
     startJanitor,
   };
+}
+
+/** The intake of one process, with an admission of its own. */
+function createIntake(deps: Omit<AcceptDeps, 'admission' | 'sniffer'>, settings: Settings): Accept {
+  return createAccept({ ...deps, admission: createAdmission(deps, settings), sniffer: fakeSniffer }, settings);
 }
 
 function standBreakers(
