@@ -45,7 +45,10 @@ export async function showStatus(tools: Tools, { json }: OrderOf<'status'>): Pro
   say(
     pairs([
       ['skrepka', packageFile.version],
-      ['pipeline', `version ${pipeline.version} for new uploads; recipes ${pipeline.recipes.join(', ')} in this build`],
+      [
+        'pipeline',
+        `version ${pipeline.version} by the settings given here; this build makes ${pipeline.recipes.join(', ')}`,
+      ],
       ...Object.entries(parts).map(([name, part]): [string, string] => [
         name,
         `${part.state}  ${part.engine}${part.detail === null ? '' : `  ${part.detail}`}`,
@@ -182,14 +185,8 @@ function showReport({ say }: Tools, report: Report, repair: boolean): void {
   if (report.findings.length > 0) {
     say(
       table(
-        ['KIND', 'REPAIR', 'ATTACHMENT', 'KEY', 'DETAIL'],
-        report.findings.map((found) => [
-          found.kind,
-          remedies[found.repair],
-          found.attachmentId,
-          found.key,
-          found.detail,
-        ]),
+        ['KIND', 'REPAIR', 'KEY', 'DETAIL'],
+        report.findings.map((found) => [found.kind, remedies[found.repair], found.key, found.detail]),
       ),
     );
   }

@@ -186,7 +186,7 @@ const remedies: Readonly<Partial<Record<Code, string>>> = {
 const refusals: Readonly<Record<Exclude<Replay, 'replayed'>, string>> = {
   already_succeeded: 'it has succeeded; there is nothing to replay',
   job_unfinished: 'it is queued or running already',
-  job_ended: 'it was superseded or cancelled, or its attachment was deleted',
+  job_ended: 'it was superseded or cancelled, or its attachment was deleted or shows a newer version',
   staging_gone: 'its original is not kept any more (FAILED_RETENTION); the owner has to upload it again',
   not_found: 'there is no such job',
 };
@@ -251,7 +251,7 @@ export async function reprocess(tools: Tools, order: OrderOf<'reprocess'>): Prom
     if (dryRun) say(`${count(matching, 'ready attachment')} below pipeline version ${version}. Nothing was changed.`);
     else if (wish === null)
       say(`Nobody has asked for pipeline version ${version} yet. ${count(matching, 'ready attachment')} below it.`);
-    else say(`Pipeline version ${version}: ${progressLine(wish)}`);
+    else if (!wait) say(`Pipeline version ${version}: ${progressLine(wish)}`);
   }
   const last = wait && wish !== null ? await waitFor(tools, json) : wish;
   const outcome = asksNothing ? null : 'asked';
