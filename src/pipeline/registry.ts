@@ -34,6 +34,8 @@ export interface JobView {
   readonly createdAt: Date;
   readonly updatedAt: Date;
   readonly finishedAt: Date | null;
+  /** When retention removed the events from before; null while all are kept. */
+  readonly historyGoneAt: Date | null;
 }
 
 export interface JobEvent {

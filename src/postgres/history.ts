@@ -62,9 +62,23 @@ export interface Replayed {
   readonly releases: number;
 }
 
-/** Adds a job's events up, oldest first. Throws where one does not follow from those before it. */
-export function replayHistory(events: readonly JobEvent[]): Replayed {
+/**
+ * Adds a job's events up, oldest first. Throws where one does not follow from those before it.
+ *
+ * `gone`: retention removed earlier ones (`history_gone_at`). What is left begins with a new generation, since only an
+ * ended job loses its events: that event's own word is taken for the state and the fence before it. State, fence,
+ * failures, crashes and releases are the row's then; `generation` and `attempts` lack what came before. Without any event
+ * left, nothing is explained: `state` is null.
+ */
+export function replayHistory(events: readonly JobEvent[], { gone = false } = {}): Replayed {
   let row: Replayed = { state: null, generation: 1, fence: 0, attempts: 0, failures: 0, crashes: 0, releases: 0 };
+  const [first] = events;
+  if (gone && first) {
+    if (!isReason(first.reason) || !jobReasons[first.reason].renews) {
+      throw new Error(`Expected a new generation first after events were removed, received ${first.reason}`);
+    }
+    row = { ...row, state: first.from, fence: first.fence };
+  }
   for (const event of events) {
     const known: Reason | undefined = isReason(event.reason) ? jobReasons[event.reason] : undefined;
     if (!known) throw new Error(`Expected a known reason for an event, received ${event.reason}`);

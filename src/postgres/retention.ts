@@ -39,6 +39,7 @@ function retireStaging(pool: Pool, { failedMs, limit }: Options): Promise<number
        for no key update skip locked`,
       [failedMs, limit],
     );
+    if (attachments.rowCount === 0) return 0;
     const { rowCount } = await db.query(
       `with failed as materialized (
          select attachment_id

@@ -152,7 +152,8 @@ export function toClaim(row: ClaimRow): Claim {
 export const jobColumns = `
   jobs.id, jobs.attachment_id, jobs.owner_id, jobs.version, jobs.origin, jobs.generation, jobs.state, jobs.attempts, jobs.failures, jobs.crashes,
   jobs.releases, jobs.rings, jobs.fence, jobs.error_code, jobs.error_detail, jobs.worker, jobs.not_before,
-  jobs.lease_until, jobs.ring_at, jobs.created_at, jobs.updated_at, jobs.finished_at`;
+  jobs.lease_until, jobs.ring_at, jobs.created_at, jobs.updated_at, jobs.finished_at,
+  jobs.history_gone_at`;
 
 export interface JobRow {
   id: string;
@@ -177,6 +178,7 @@ export interface JobRow {
   created_at: Date;
   updated_at: Date;
   finished_at: Date | null;
+  history_gone_at: Date | null;
 }
 
 export function toJobView(row: JobRow): JobView {
@@ -203,6 +205,7 @@ export function toJobView(row: JobRow): JobView {
     createdAt: row.created_at,
     updatedAt: row.updated_at,
     finishedAt: row.finished_at,
+    historyGoneAt: row.history_gone_at,
   };
 }
 

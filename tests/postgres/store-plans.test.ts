@@ -4,6 +4,7 @@ import { describe, it, type TestContext } from 'node:test';
 import { accept, arrive, load } from '../../src/postgres/attachments.ts';
 import { countAnnounced, recentPace, ringAgain, takeDue, untilDueMs } from '../../src/postgres/bells.ts';
 import { type Pool, transaction } from '../../src/postgres/pool.ts';
+import { retire } from '../../src/postgres/retention.ts';
 import { newUpload, startStore } from '../support/store.ts';
 
 const waiting = 10_000;
@@ -151,6 +152,39 @@ describe('with ten thousand waiting and thirty thousand finished jobs', () => {
     const turn = reads.filter(({ where }) => where.startsWith('jobs'));
     assertFew(turn, 2, /^jobs_(unfinished_by_owner|waiting)$/);
     assert.equal(turn.length, 2);
+  });
+
+  it('retention looks at what it may take, not at all that was ever finished', async (t) => {
+    const s = await startFull(t);
+    // Also where some has to go: old failed uploads among all that staging holds.
+    await s.pool.query(
+      `with old as (
+         select attachments.id
+         from attachments
+         join jobs on jobs.attachment_id = attachments.id
+         where jobs.finished_at < now() - interval '9 days'
+         limit 20
+       ),
+       job as (
+         update jobs set state = 'failed' from old where attachment_id = old.id
+       )
+       update attachments
+       set state = 'failed', error_code = 'internal', staging_gone_at = null, created_at = now() - interval '10 days'
+       from old
+       where attachments.id = old.id`,
+    );
+    await s.pool.query(
+      `insert into job_events (job_id, to_state, fence, who, reason) select id, 'queued', 0, 'api', 'accepted' from jobs`,
+    );
+    await s.pool.query('analyze job_events');
+    const keeping = { failedMs: 86_400_000, historyMs: 86_400_000, limit: 50 };
+    const reads = await s.readsOf((pool) => retire(pool, keeping));
+    assertFew(
+      reads,
+      50,
+      /^(jobs_history|jobs_by_state|attachments_staging|(jobs|attachments)_pkey|job_events_by_job|jobs_attachment_id_.*)$/,
+    );
+    assert.ok(reads.some(({ where }) => where === 'jobs_history'));
   });
 
   it('the load is read from indexes alone', async (t) => {
