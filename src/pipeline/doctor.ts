@@ -10,7 +10,15 @@ import { createExamination, createPatience, type Patience } from './examination.
 import type { Blobs, Clock, Log } from './ports.ts';
 import type { Audited } from './registry.ts';
 import type { Store } from './store.ts';
-import { createStrays, type Place, places, type Stray, type StrayPage, type StraysSettings } from './strays.ts';
+import {
+  createStrays,
+  isOfUnknown,
+  type Place,
+  places,
+  type Stray,
+  type StrayPage,
+  type StraysSettings,
+} from './strays.ts';
 
 export type DoctorSettings = StraysSettings;
 
@@ -120,7 +128,7 @@ export function createDoctor(deps: DoctorDeps, settings: DoctorSettings): Doctor
 
     async function objectsToRows() {
       await eachPage(patiently, signal, async (_place, page) => {
-        if (options.repair) await patiently(() => strays.schedule(page.strays));
+        if (options.repair) await patiently(() => strays.schedule(page.strays, { unknown: true }));
         for (const stray of page.strays) told.tell(strayFinding(stray, options.repair));
         told.progress({ attachments: 0, objects: 0, listed: page.listed });
       });
@@ -143,7 +151,7 @@ export function createDoctor(deps: DoctorDeps, settings: DoctorSettings): Doctor
     const patiently = createPatience(deps, signal);
     const complete = await untilAborted(signal, () =>
       eachPage(patiently, signal, async (place, page) => {
-        if (!options.dryRun) sums.scheduled += await patiently(() => strays.schedule(page.strays));
+        if (!options.dryRun) sums.scheduled += await patiently(() => strays.schedule(page.strays, { unknown: true }));
         for (const stray of page.strays) {
           if (lists[place].length < findingsMax) lists[place].push(stray);
           found[place] += 1;
@@ -181,7 +189,8 @@ function strayFinding(stray: Stray, repair: boolean): Finding {
   const since = `${stray.size} bytes, since ${stray.modifiedAt.toISOString()}`;
   const base = { kind: 'stray', attachmentId: null, key: stray.key } as const;
   if (!stray.ours) return { ...base, detail: `no key of ours, left alone: ${since}`, repair: 'none' };
-  return { ...base, detail: `no row names it: ${since}`, repair: repair ? 'scheduled' : 'possible' };
+  const why = isOfUnknown(stray) ? 'no row knows its attachment' : 'no row names it';
+  return { ...base, detail: `${why}: ${since}`, repair: repair ? 'scheduled' : 'possible' };
 }
 
 /** False when `signal` ended the work before its own end. */

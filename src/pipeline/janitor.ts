@@ -11,7 +11,7 @@
 import { describe } from '../errors.ts';
 import { BlobError, type Blobs, type Clock, type Log, type Meter, type Reach } from './ports.ts';
 import type { Cleanup, Store } from './store.ts';
-import { createStrays, type Place, type StraysSettings } from './strays.ts';
+import { createStrays, isOfUnknown, type Place, type StraysSettings } from './strays.ts';
 
 export interface JanitorSettings extends StraysSettings {
   readonly janitorMs: number;
@@ -45,12 +45,14 @@ const pagesMax = 10;
 /** Pause after that many pages: a search takes its time, the storage has others to serve. */
 const pauseMs = 100;
 const progressMs = 60_000;
+const unknownSentence =
+  'janitor: left objects alone whose attachments this database does not know: is it the one of these objects? "skrepka sweep" removes them';
 
 export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Janitor {
   const { store, blobs, clock, log, meter, reach } = deps;
   const strays = createStrays(deps, settings);
   // Kept when a round fails or the lead is lost: a search goes on where it was.
-  const rowsDue = every(settings.sweepMs);
+  const rows = every(settings.sweepMs);
   const searches = [createSearch('staging', settings.sweepMs), createSearch('published', settings.deepSweepMs)];
 
   async function run(stop: AbortSignal) {
@@ -76,7 +78,10 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
         await pass(cleanup).catch(skipBroken);
       }
       await feed(stop);
-      if (rowsDue()) await sweepRows(stop);
+      if (rows.due()) {
+        await sweepRows(stop);
+        rows.restart();
+      }
       let searching = false;
       for (const goOn of searches) searching = (await goOn(stop)) || searching;
       if (searching) await clock.sleep(Math.min(pauseMs, settings.janitorMs), stop);
@@ -84,13 +89,14 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
     }
   }
 
-  /** True at once and then whenever `ms` have passed since it was. */
-  function every(ms: number): () => boolean {
+  /** Due at once, and then whenever `ms` have passed since it was restarted: what failed is due in the next round. */
+  function every(ms: number): { due(): boolean; restart(): void } {
     let atMs = Number.NEGATIVE_INFINITY;
-    return () => {
-      if (clock.monotonicMs() - atMs < ms) return false;
-      atMs = clock.monotonicMs();
-      return true;
+    return {
+      due: () => clock.monotonicMs() - atMs >= ms,
+      restart() {
+        atMs = clock.monotonicMs();
+      },
     };
   }
 
@@ -163,34 +169,41 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
 
   /** A search through one place each `intervalMs`, some pages a call. The call answers whether there is more of it. */
   function createSearch(place: Place, intervalMs: number): (stop: AbortSignal) => Promise<boolean> {
-    const due = every(intervalMs);
-    const progressDue = every(progressMs);
+    const begin = every(intervalMs);
+    const progress = every(progressMs);
     let running = false;
     let after: string | null = null;
-    let sum = { listed: 0, strays: 0, scheduled: 0 };
+    let sum = { listed: 0, strays: 0, scheduled: 0, unknown: 0 };
 
     async function goOn(stop: AbortSignal): Promise<boolean> {
       if (!running) {
-        if (!due()) return false;
+        if (!begin.due()) return false;
+        begin.restart();
+        progress.restart();
         running = true;
         after = null;
-        sum = { listed: 0, strays: 0, scheduled: 0 };
+        sum = { listed: 0, strays: 0, scheduled: 0, unknown: 0 };
       }
       for (let pages = 0; pages < pagesMax && !stop.aborted; pages += 1) {
         const page = await strays.page(place, after);
-        const scheduled = await strays.schedule(page.strays);
+        const scheduled = await strays.schedule(page.strays, { unknown: false });
         sum.scheduled += scheduled;
         sum.listed += page.listed;
         sum.strays += page.strays.length;
+        sum.unknown += page.strays.filter(isOfUnknown).length;
         meter.count('strays_found_total', { place }, scheduled);
         after = page.next;
         if (after === null) {
           running = false;
           if (sum.strays > 0 || place === 'published') log.info({ place, ...sum }, 'janitor: searched for strays');
+          if (sum.unknown > 0) log.warn({ unknown: sum.unknown }, unknownSentence);
           return false;
         }
       }
-      if (progressDue()) log.info({ place, ...sum }, 'janitor: is searching for strays');
+      if (progress.due()) {
+        progress.restart();
+        log.info({ place, ...sum }, 'janitor: is searching for strays');
+      }
       return !stop.aborted;
     }
 

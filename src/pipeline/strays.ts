@@ -2,7 +2,10 @@
  * Strays: objects that no row names, no running attempt may still publish and no clean-up waits for. One search for the janitor,
  * which makes it from time to time, and for operators, who may ask for it.
  *
- * Nothing is deleted here. A stray goes to the clean-ups, and the pass that deletes it looks its key up once more.
+ * Nothing is deleted here. A stray goes to the clean-ups, and the pass that deletes it looks its key up once more. Two kinds
+ * are kept from that haste. A key that we never make may be somebody else's: it is told and left alone. A published object
+ * whose attachment has no row at all, not even a tombstone, means that database and objects do not belong together: a
+ * database of an earlier time, or the wrong one. The janitor leaves those alone, and operators have a day to change their mind.
  */
 import { isId } from '../ids.ts';
 import type { BlobEntry, Blobs, Clock } from './ports.ts';
@@ -19,8 +22,11 @@ export const places = ['staging', 'published'] as const;
 export type Place = (typeof places)[number];
 
 export interface Stray extends BlobEntry {
-  /** Whether the key is one that we make. Any other is told and left alone: somebody else may need it. */
+  readonly place: Place;
+  /** Whether the key is one that we make. */
   readonly ours: boolean;
+  /** Whether its attachment has a row. In staging an upload that was broken off has none; a published object always has. */
+  readonly known: boolean;
 }
 
 export interface StrayPage {
@@ -34,8 +40,11 @@ export interface StrayPage {
 export interface Strays {
   /** One page of a place: what of it strays. Whoever searches keeps the place where to go on, and never more than a page in memory. Rejects `BlobError`, `StoreError`. */
   page(place: Place, after: string | null): Promise<StrayPage>;
-  /** Sends those that are ours to the clean-ups, to be deleted twice: a delayed PUT may land late. Answers how many. */
-  schedule(strays: readonly Stray[]): Promise<number>;
+  /**
+   * Sends strays to the clean-ups, to be deleted twice: a delayed PUT may land late. Answers how many. Those of unknown
+   * attachments go only with `unknown`, and are deleted after `orphanMs` instead of at once.
+   */
+  schedule(strays: readonly Stray[], options: { unknown: boolean }): Promise<number>;
 }
 
 const listMax = 500;
@@ -51,26 +60,57 @@ export function createStrays(
     const { objects, next } = await blobs.list(prefixes[place], { after: after ?? undefined, limit: listMax });
     const before = clock.wallMs() - ages[place];
     const old = objects.filter((object) => object.modifiedAt.getTime() < before);
-    return { listed: objects.length, strays: await unnamed(old), next };
+    return { listed: objects.length, strays: await straysAmong(place, old), next };
+  }
+
+  async function straysAmong(place: Place, objects: readonly BlobEntry[]): Promise<readonly Stray[]> {
+    const rest = await unnamed(objects);
+    if (rest.length === 0) return [];
+    const known = await store.knownAttachments(rest.map(({ key }) => attachmentOf(key)));
+    return rest.map((object) => ({
+      ...object,
+      place,
+      ours: isOurs(object.key),
+      known: known.has(attachmentOf(object.key)),
+    }));
   }
 
   /** In this order: what ceases to be named between the two questions has its clean-up by the second. */
-  async function unnamed(objects: readonly BlobEntry[]): Promise<readonly Stray[]> {
+  async function unnamed(objects: readonly BlobEntry[]): Promise<readonly BlobEntry[]> {
     if (objects.length === 0) return [];
     const named = await store.namedAmong(objects.map(({ key }) => key));
     const rest = objects.filter(({ key }) => !named.has(key));
     if (rest.length === 0) return [];
     const awaited = await store.awaitingCleanup(rest.map(({ key }) => key));
-    return rest.filter(({ key }) => !awaited.has(key)).map((object) => ({ ...object, ours: isOurs(object.key) }));
+    return rest.filter(({ key }) => !awaited.has(key));
   }
 
-  async function schedule(strays: readonly Stray[]): Promise<number> {
-    const keys = strays.filter(({ ours }) => ours).map(({ key }) => key);
-    if (keys.length > 0) await store.addCleanups(keys, { afterMs: 0, passes: 1, reason: 'stray' });
-    return keys.length;
+  async function schedule(strays: readonly Stray[], options: { unknown: boolean }): Promise<number> {
+    const ours = strays.filter((stray) => stray.ours);
+    const now = ours.filter((stray) => !isOfUnknown(stray));
+    const later = options.unknown ? ours.filter(isOfUnknown) : [];
+    await send(now, 0);
+    await send(later, settings.orphanMs);
+    return now.length + later.length;
+  }
+
+  async function send(strays: readonly Stray[], afterMs: number) {
+    if (strays.length === 0) return;
+    const keys = strays.map(({ key }) => key);
+    await store.addCleanups(keys, { afterMs, passes: 1, reason: 'stray' });
   }
 
   return { page, schedule };
+}
+
+/** True for what can only be explained by a database that is not the one of these objects, or of another time. */
+export function isOfUnknown({ place, ours, known }: Stray): boolean {
+  return place === 'published' && ours && !known;
+}
+
+/** The second segment: an id in every key of ours. */
+function attachmentOf(key: string): string {
+  return key.split('/')[1] ?? '';
 }
 
 /** `staging/{attachment}` or `attachments/{attachment}/v{version}.{fence}-{attempt}/{name}`. */

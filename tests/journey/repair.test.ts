@@ -8,7 +8,6 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { createFileBlobs } from '../../src/drivers/blobs-file.ts';
 import { createSystemClock } from '../../src/drivers/clock-system.ts';
-import { newId } from '../../src/ids.ts';
 import { createDoctor } from '../../src/pipeline/doctor.ts';
 import { createStore } from '../../src/postgres/store.ts';
 import { register, sha256 } from '../support/client.ts';
@@ -112,7 +111,7 @@ test('bytes that rotted are found by reading, and what is left of a dead attempt
     path,
     bytes.map((byte) => byte ^ 1),
   );
-  const left = leftKey(newId());
+  const left = leftKey(ready.id);
   const blobs = createFileBlobs({ dir: join(j.dataDir, 'blobs') });
   await blobs.put(left, chunks('left'));
   assert.deepEqual((await examine(j, { repair: false })).findings, []);

@@ -15,7 +15,8 @@ const cleanups = async (p: Pipeline) =>
 describe('an object that no row names', () => {
   test('is told, and sent to the clean-ups by a repair, to be deleted twice', async (t) => {
     const p = await createPipeline(t);
-    const keys = [await plant(p, leftKey(newId())), await plant(p, stagingKey(newId()))];
+    const { attachment } = await p.upload('IMG 1');
+    const keys = [await plant(p, leftKey(attachment.id)), await plant(p, stagingKey(newId()))];
     const dry = await doctorOf(p).examined();
     assert.deepEqual(
       dry.findings.map(({ kind, attachmentId, key, repair }) => ({ kind, attachmentId, key, repair })),
@@ -29,10 +30,27 @@ describe('an object that no row names', () => {
       await cleanups(p),
       keys.map((key) => ({ key, passes: 1, reason: 'stray' })),
     );
-    assert.equal((await p.keys()).length, 2);
+    assert.equal((await p.keys()).length, 3);
     assert.deepEqual(told(await doctorOf(p).examined({ repair: true })), []);
     p.startJanitor();
-    await until('both are gone', async () => (await p.keys()).length === 0);
+    await until('both are gone', async () => (await p.keys()).length === 1);
+  });
+
+  test('and of an attachment that no row knows is given a day more: the database may be the wrong one', async (t) => {
+    const p = await createPipeline(t);
+    await plant(p, leftKey(newId()));
+    await plant(p, stagingKey(newId()));
+    const report = await doctorOf(p).examined({ repair: true });
+    assert.deepEqual(told(report), ['stray no row knows its attachment scheduled', 'stray no row names it scheduled']);
+    const { rows } = await p.pool.query(
+      `select split_part(key, '/', 1) as place, extract(epoch from not_before - created_at)::int as seconds
+       from cleanups
+       order by key`,
+    );
+    assert.deepEqual(rows, [
+      { place: 'attachments', seconds: 86_400 },
+      { place: 'staging', seconds: 0 },
+    ]);
   });
 
   test('is left alone while it is younger than the grace of its place', async (t) => {
@@ -137,8 +155,9 @@ describe('what moves between the listing and the look-up', () => {
 describe('a sweep', () => {
   test('without a dry run sends to the clean-ups what a dry run only told', async (t) => {
     const p = await createPipeline(t);
-    await publish(p, 'IMG 1');
-    const left = await plant(p, leftKey(newId()), 'four');
+    const [a] = await publish(p, 'IMG 1');
+    assert.ok(a);
+    const left = await plant(p, leftKey(a.id), 'four');
     const orphan = await plant(p, stagingKey(newId()), 'sixsix');
     const before = await written(p);
     const seen: number[] = [];

@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import { newId } from '../../src/ids.ts';
 import { attemptPrefix, stagingKey } from '../../src/pipeline/attachment.ts';
 import { BlobError } from '../../src/pipeline/ports.ts';
-import { failing, waiting } from '../support/attempts.ts';
+import { away, failing, waiting } from '../support/attempts.ts';
 import { leftKey, type Pipeline, plant, publish } from '../support/doctor.ts';
 import { createPipeline } from '../support/pipeline.ts';
 import { createPainter, takes } from '../support/ports-fake.ts';
@@ -24,10 +24,10 @@ describe('the long search', () => {
     const [a] = await publish(p, 'IMG 1');
     assert.ok(a);
     const left = await plant(p, leftKey(a.id));
-    const orphan = await plant(p, leftKey(newId(), 'original.jpg'));
+    const original = await plant(p, leftKey(a.id, 'original.jpg'));
     p.startJanitor();
     await gone(p, left);
-    await gone(p, orphan);
+    await gone(p, original);
     await until('no clean-up is left', async () => (await p.pool.query('select 1 from cleanups')).rowCount === 0);
     assert.equal((await p.keys()).length, 4);
     assert.ok(p.meter.counted('strays_found_total') >= 2);
@@ -35,11 +35,23 @@ describe('the long search', () => {
 
   test('leaves what is younger than its grace, however unknown', async (t) => {
     const p = await createPipeline(t, { ...often, graceMs: 3_600_000 });
-    const young = await plant(p, leftKey(newId()));
+    const { attachment } = await p.upload('IMG 1');
+    const young = await plant(p, leftKey(attachment.id));
     p.startJanitor();
     await searchedTwice(p);
-    assert.deepEqual(await p.keys(), [young]);
+    assert.deepEqual(await p.keys(), [young, stagingKey(attachment.id)]);
     assert.equal((await p.pool.query('select 1 from cleanups')).rowCount, 0);
+  });
+
+  test('leaves the objects of another database, or of another time, to operators', async (t) => {
+    const p = await createPipeline(t, often);
+    const unknown = [leftKey(newId()), leftKey(newId(), 'original.jpg')].sort();
+    for (const key of unknown) await plant(p, key);
+    p.startJanitor();
+    await searchedTwice(p);
+    assert.deepEqual(await p.keys(), unknown);
+    assert.equal((await p.pool.query('select 1 from cleanups')).rowCount, 0);
+    assert.equal(p.meter.counted('strays_found_total'), 0);
   });
 
   test('leaves objects of an attempt that runs, and takes them when it is over', async (t) => {
@@ -119,7 +131,8 @@ describe('the long search', () => {
 
   test('goes on after the storage was away, and is not held up by a folder that cannot be listed', async (t) => {
     const p = await createPipeline(t, often);
-    const left = await plant(p, leftKey(newId()));
+    const { attachment } = await p.upload('IMG 1');
+    const left = await plant(p, leftKey(attachment.id));
     p.blobs.plan(
       'list',
       { before: () => new BlobError('unavailable', 'away') },
@@ -150,10 +163,10 @@ function longListing(p: Pipeline, pages: number, trouble: (page: number) => Prom
 describe('a search through many pages', () => {
   test('goes on where the storage went away, and begins anew only when it is due', async (t) => {
     const p = await createPipeline(t);
-    let away = 2;
+    let faults = 2;
     const asked = longListing(p, 4, async (page) => {
-      if (page !== 2 || away === 0) return;
-      away -= 1;
+      if (page !== 2 || faults === 0) return;
+      faults -= 1;
       throw new BlobError('unavailable', 'away');
     });
     p.startJanitor();
@@ -226,6 +239,16 @@ describe('retention', () => {
       [jobId],
     );
     assert.equal((await p.store.port.job(stuck))?.events.length, 1);
+  });
+
+  test('that failed is tried again in the next round, not an interval later', async (t) => {
+    const p = await createPipeline(t, { ...often, sweepMs: 3_600_000 });
+    p.store.plan('retire', { before: away }, { before: away });
+    p.startJanitor();
+    await until('asked a third time', () => p.store.calls('retire') === 3);
+    const feeds = p.store.calls('feedReprocessing');
+    await until('two rounds later', () => p.store.calls('feedReprocessing') >= feeds + 2);
+    assert.equal(p.store.calls('retire'), 3);
   });
 
   test('goes on in batches until nothing is left, in one sweep', async (t) => {
