@@ -1,10 +1,14 @@
 /** Step 2, relay: every due bell reaches the broker, whatever dies or lies in between. */
 import assert from 'node:assert/strict';
-import { test } from 'node:test';
+import { describe, it, type TestContext, test } from 'node:test';
+import { newId } from '../../src/ids.ts';
 import { decodeRing } from '../../src/pipeline/job.ts';
 import { BrokerError } from '../../src/pipeline/ports.ts';
+import { createRelay, type RelayDeps } from '../../src/pipeline/relay.ts';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { createPipeline } from '../support/pipeline.ts';
+import { createPainter, createTally, silent, takes } from '../support/ports-fake.ts';
+import { addUser } from '../support/store.ts';
 import { until } from '../support/until.ts';
 
 const unknown = () => new BrokerError('unknown', 'no confirmation');
@@ -140,4 +144,130 @@ test('a message has ids and a trace context only, never the user, the name or th
   assert.ok(decodeRing(bodies[0] ?? new Uint8Array()));
   assert.doesNotMatch(text, /secret|jpg|IMG/);
   assert.ok(!text.includes(p.user));
+});
+
+describe('the window', () => {
+  const still = { takenMs: 60_000, reringMs: 60_000, reringCapMs: 60_000 };
+  type Pipeline = Awaited<ReturnType<typeof createPipeline>>;
+
+  /** Jobs that wait, or that were claimed and are over: `claimed_at` in the future is recent for the whole test. */
+  const addJobs = (p: Pipeline, count: number, state: 'queued' | 'succeeded') =>
+    p.pool.query(
+      `with attachment as (
+         insert into attachments (id, owner_id, state, kind, file_name, content_type, size, sha256, staging_key)
+         select gen_random_uuid(), $1, 'queued', 'image', 'a', 'image/png', 1, repeat('0', 64), 'staging/x'
+         from generate_series(1, $2)
+         returning id
+       )
+       insert into jobs (id, attachment_id, owner_id, version, state, ring_at, finished_at, claimed_at)
+       select gen_random_uuid(), id, $1, 1, $3, case when $3 = 'queued' then now() end,
+         case when $3 = 'succeeded' then now() end, case when $3 = 'succeeded' then now() + interval '1 minute' end
+       from attachment`,
+      [p.user, count, state],
+    );
+  const announced = (p: Pipeline, count: number) =>
+    until(`${count} are announced`, async () => (await p.store.port.countAnnounced()) === count);
+
+  it('has 32 places at first, two seconds of claims once there are some, and never more than BROKER_WINDOW', async (t) => {
+    const p = await createPipeline(t, { ...still, brokerWindow: 60 });
+    await addJobs(p, 100, 'queued');
+    p.startRelay();
+    await announced(p, 32);
+    // 110 claims in five seconds.
+    await addJobs(p, 110, 'succeeded');
+    await announced(p, 44);
+    await addJobs(p, 1_000, 'succeeded');
+    await announced(p, 60);
+    const paces = p.store.calls('recentPace');
+    await until('the pace was asked for again', () => p.store.calls('recentPace') >= paces + 2);
+    assert.equal(await p.store.port.countAnnounced(), 60);
+  });
+
+  it('is small enough for another user’s upload to be done before a flood of one user is over', async (t) => {
+    const slow = createPainter(() => takes(30));
+    const p = await createPipeline(t, { ...still, renderConcurrency: 1 }, slow);
+    const flood = 150;
+    for (let one = 0; one < flood; one += 10) {
+      await Promise.all(Array.from({ length: 10 }, (_, lane) => p.upload(`IMG ${one + lane}`)));
+    }
+    p.startRelay();
+    p.startWorker();
+    const left = async () =>
+      (await p.pool.query(`select from attachments where owner_id = $1 and state = 'queued'`, [p.user])).rowCount ?? 0;
+    await until('the flood is under way', async () => (await left()) <= flood - 3);
+    const userId = await addUser(p.pool, 'newcomer');
+    const { attachment } = await p.upload('IMG of another', { userId });
+    await until('the newcomer is served', async () => {
+      return (await p.store.port.attachmentFor(userId, attachment.id))?.state === 'ready';
+    });
+    assert.ok((await left()) >= flood / 3, `${await left()} of the flood still wait`);
+  });
+});
+
+describe('the pause of a relay', () => {
+  /** A relay on a store that takes what the script says, round by round, and a clock that notes how long it is asked to sleep. */
+  async function pausesOf(t: TestContext, script: readonly number[], options: { dueMs: number; pokes?: boolean }) {
+    const stop = new AbortController();
+    t.after(() => stop.abort());
+    const sleeps: number[] = [];
+    let poke = () => {};
+    let at = 0;
+    let slept = 0;
+    const taken = (count: number) =>
+      Array.from({ length: count }, () => ({ jobId: newId(), ring: 1, traceparent: null, again: false }));
+    const always = { closed: async () => {}, trip() {} };
+    const deps = {
+      store: {
+        takeDue: async () => {
+          if (at === script.length) stop.abort();
+          return taken(script[at++] ?? 0);
+        },
+        untilDueMs: async () => options.dueMs,
+        recentPace: async () => ({ waitMs: 0, claimsPerSecond: 0 }),
+        markRung: async () => true,
+      },
+      broker: { publish: async () => {}, onDisrupted: () => () => {} },
+      signals: {
+        listen: (_topic: string, listener: () => void) => {
+          poke = listener;
+          return () => {};
+        },
+      },
+      breakers: { store: always, broker: always },
+      clock: {
+        monotonicMs: () => performance.now(),
+        random: () => 0.5,
+        sleep: async (ms: number, signal: AbortSignal) => {
+          sleeps.push(ms);
+          if (options.pokes) poke();
+          if (signal.aborted) slept += 1;
+        },
+      },
+      log: silent,
+      meter: createTally(),
+      reach: async () => {},
+    };
+    const settings = { brokerWindow: 1000, publishTimeoutMs: 1, takenMs: 1, reringMs: 1, reringCapMs: 1 };
+    await createRelay(deps as unknown as RelayDeps, settings).run(stop.signal);
+    return { sleeps: sleeps.slice(0, -1), woken: slept };
+  }
+
+  it('with a full window is short while workers claim fast, and doubles up to the idle floor while they do not', async (t) => {
+    const fast = [32, 0, 10, 0, 8, 0];
+    const slow = [7, 0, 1, 0, 0, 0, 0, 0, 0];
+    const { sleeps } = await pausesOf(t, [...fast, ...slow, 20, 0], { dueMs: 0 });
+    assert.deepEqual(sleeps, [10, 10, 10, 20, 40, 80, 160, 200, 200, 200, 10]);
+  });
+
+  it('is the time to the next bell when none is due', async (t) => {
+    const { sleeps } = await pausesOf(t, [3, 0, 0, 0], { dueMs: 137 });
+    assert.deepEqual(sleeps, [137, 137, 137]);
+  });
+
+  it('ends with a new bell when none was due, and not while the window is full: there is no place for it', async (t) => {
+    const idle = await pausesOf(t, [0, 0, 0], { dueMs: 137, pokes: true });
+    assert.ok(idle.woken >= 3);
+    const full = await pausesOf(t, [0, 0, 0], { dueMs: 0, pokes: true });
+    assert.equal(full.woken, 1, 'only by the stop that ends this test');
+  });
 });
