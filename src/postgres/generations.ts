@@ -191,8 +191,6 @@ async function beginGeneration(
            strikes = 0,
            crashes = 0,
            releases = 0,
-           -- A generation's rings begin at the shortest interval again; their number goes on.
-           confirmed = 0,
            error_code = null,
            error_detail = null,
            not_before = now(),
