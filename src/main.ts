@@ -49,8 +49,7 @@ function telemetryFor(service: string, config: Config, roles: readonly Role[] = 
 /** Standard output is for the result of a verb: what goes wrong on the way is told beside it. */
 function quietTelemetry(service: string, config: Config): Telemetry {
   const level = config.logLevel === 'info' ? 'warn' : config.logLevel;
-  const { stderr } = process;
-  return createTelemetry({ level, service, plain: stderr.isTTY === true, destination: stderr });
+  return createTelemetry({ level, service, plain: process.stderr.isTTY === true, destination: process.stderr });
 }
 
 /** One sentence a problem. A role leaves it to its supervisor to show it. */

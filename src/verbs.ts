@@ -198,10 +198,10 @@ function sentenceOf(error: unknown): unknown {
 
 /** Results go to standard output, one after the other; progress is a single line of standard error, on a terminal only. */
 function createNotes() {
-  const { stderr } = process;
+  const terminal = process.stderr;
   let isShown = false;
   const clear = () => {
-    if (isShown) stderr.write('\r\x1b[K');
+    if (isShown) terminal.write('\r\x1b[K');
     isShown = false;
   };
   return {
@@ -211,8 +211,8 @@ function createNotes() {
       console.log(text);
     },
     note(text: string): void {
-      if (!stderr.isTTY) return;
-      stderr.write(`\r\x1b[K${text}`);
+      if (!terminal.isTTY) return;
+      terminal.write(`\r\x1b[K${text}`);
       isShown = true;
     },
   };
