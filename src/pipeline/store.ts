@@ -167,7 +167,7 @@ export interface Store extends Registry {
   dropReservation(name: KeyName & { token: string }): Promise<void>;
   /**
    * Attachment, job (its bell and its turn set), history and the answered key, in one statement. Announces `due` by itself after it
-   * committed. The turn is now or, when this user has uploads waiting, `spacingMs` after the last of theirs.
+   * committed. The turn is that of the first job that waits or, when this user has uploads unfinished, `spacingMs` after the last of theirs.
    */
   accept(upload: NewAttachment): Promise<Acceptance>;
 
