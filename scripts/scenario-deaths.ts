@@ -2,7 +2,6 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
-import { until } from '../tests/support/until.ts';
 import { NoAnswer } from './http-client.ts';
 import {
   assertKilled,
@@ -15,6 +14,7 @@ import {
   newest,
   type OperateScene,
   upload,
+  within,
 } from './scenario-operator.ts';
 import { type Shown, untilReady } from './scenario-people.ts';
 
@@ -114,7 +114,7 @@ async function killedBeforeTheAck(scene: OperateScene, undisturbed: Shown): Prom
   await checks.check('the broker delivers it again, and the next worker finds a finished job', async () => {
     const port = await freePort();
     const worker = await scene.stage.play(['worker'], { settings: { METRICS_PORT: String(port) } });
-    await until('a claim is refused as finished', () => refusedAsFinished(port), { deadlineMs: 60_000, everyMs: 100 });
+    await within('a claim is refused as finished', () => refusedAsFinished(port));
     const after = await jobOf(scene, shown.id);
     assert.deepEqual(after, before, 'the job did not change');
     assert.deepEqual([after.attempts, after.crashes, after.fence], [1, 0, 1]);

@@ -4,7 +4,6 @@
  */
 import assert from 'node:assert/strict';
 import type { RoleProcess } from '../tests/support/role.ts';
-import { until } from '../tests/support/until.ts';
 import {
   assertWhole,
   comes,
@@ -15,6 +14,7 @@ import {
   type OperateScene,
   type SeenJob,
   upload,
+  within,
 } from './scenario-operator.ts';
 import { untilReady } from './scenario-people.ts';
 
@@ -61,7 +61,7 @@ async function watch(scene: OperateScene, id: string, isOver: (job: SeenJob) => 
     leases.set(`${job.fence} ${job.lease_until}`, job);
     return isOver(job);
   };
-  await until('the lease has gone its way', look, { deadlineMs: 60_000, everyMs: 100 });
+  await within('the lease has gone its way', look);
   for (const job of leases.values()) scene.narration.quote(leaseLine(job));
   return [...leases.values()].filter(({ fence }) => fence === 1).length;
 }
@@ -94,7 +94,7 @@ async function hung(scene: OperateScene): Promise<void> {
   await checks.check('it wakes by SIGCONT, with fence 1, and changes nothing', async () => {
     process.kill(zombie.pid, 'SIGCONT');
     await letGo(zombie);
-    await until('it knows', () => zombie.output().includes('the attempt is broken off'));
+    await within('it knows', () => zombie.output().includes('the attempt is broken off'));
     assert.deepEqual(await untilReady(scene, author, id), before.shown);
     assert.deepEqual(await jobOf(scene, id), before.job);
     return { value: undefined, note: await assertWhole(scene, before.shown) };

@@ -8,13 +8,12 @@ import { ensureOperator } from '../src/http/auth.ts';
 import { createPeople } from '../src/postgres/people.ts';
 import { createPool } from '../src/postgres/pool.ts';
 import { shortTimes } from '../tests/support/role.ts';
-import { until } from '../tests/support/until.ts';
 import type { Checks } from './checks.ts';
 import { createHttpClient, expectStatus } from './http-client.ts';
 import type { Narration } from './narration.ts';
 import { killedAfterTheWrite, lostBeforeThePublish } from './scenario-deaths.ts';
 import { hungAndSlow } from './scenario-leases.ts';
-import type { OperateScene } from './scenario-operator.ts';
+import { type OperateScene, within } from './scenario-operator.ts';
 import { type Person, register } from './scenario-people.ts';
 import { failedAndReplayed } from './scenario-replay.ts';
 import type { Stage } from './stage.ts';
@@ -84,18 +83,14 @@ async function nothingLeft({ stage, checks, api }: OperateScene, { blobs }: Engi
     'once quiet, the storage has one original and one set of variants of each attachment',
     async () => {
       const janitor = await stage.play(['janitor']);
-      const sets = await until(
-        'the clean-ups are done',
-        async () => {
-          const keys = (await blobs.list('')).objects.map(({ key }) => key);
-          const prefixes = keys.map((key) => key.slice(0, key.lastIndexOf('/')));
-          const counts = new Set(prefixes.map((prefix) => prefixes.filter((other) => other === prefix).length));
-          const ids = new Set(prefixes.map((prefix) => prefix.split('/')[1]));
-          const isQuiet = counts.size === 1 && counts.has(4) && ids.size === new Set(prefixes).size;
-          return isQuiet && !prefixes.includes('staging') && ids.size;
-        },
-        { deadlineMs: 60_000, everyMs: 200 },
-      );
+      const sets = await within('the clean-ups are done', async () => {
+        const keys = (await blobs.list('')).objects.map(({ key }) => key);
+        const prefixes = keys.map((key) => key.slice(0, key.lastIndexOf('/')));
+        const counts = new Set(prefixes.map((prefix) => prefixes.filter((other) => other === prefix).length));
+        const ids = new Set(prefixes.map((prefix) => prefix.split('/')[1]));
+        const isQuiet = counts.size === 1 && counts.has(4) && ids.size === new Set(prefixes).size;
+        return isQuiet && !prefixes.includes('staging') && ids.size;
+      });
       assert.equal(await janitor.stop(), 0);
       return { value: undefined, note: `${sets} attachments, ${4 * sets} objects, nothing in staging` };
     },

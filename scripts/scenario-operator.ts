@@ -1,6 +1,7 @@
 /** What the acts of level 4 share: the operator's view of a job, uploads, workers that come and go. */
 import assert from 'node:assert/strict';
 import type { RoleOptions, RoleProcess } from '../tests/support/role.ts';
+import { until } from '../tests/support/until.ts';
 import type { Checks } from './checks.ts';
 import { expectStatus, type HttpClient } from './http-client.ts';
 import type { Narration } from './narration.ts';
@@ -131,4 +132,12 @@ export async function assertWhole({ ask, author, photo }: OperateScene, shown: S
   assert.ok(bytes.equals(photo), `${bytes.length} bytes, and not those that were sent`);
   for (const { url } of shown.variants) expectStatus(await ask('GET', url, author), 200);
   return `${bytes.length} bytes, ${shown.variants.length} variants`;
+}
+
+/** Asks until the answer is truthy, and gives it; what does not come in time did not hold. */
+export async function within<T>(what: string, ask: () => T | Promise<T>) {
+  return await until(what, ask, { deadlineMs: 60_000, everyMs: 100 }).catch((cause: unknown) => {
+    if (!(cause instanceof Error) || !cause.message.startsWith('Waited ')) throw cause;
+    throw new assert.AssertionError({ message: cause.message });
+  });
 }

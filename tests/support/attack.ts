@@ -23,6 +23,8 @@ export interface Struck {
 export interface Attack {
   /** By what was uploaded. */
   readonly struck: ReadonlyMap<string, Struck>;
+  /** Hostile pictures that had not begun when the first good one, which was uploaded after all of them, was ready. */
+  readonly overtaken: number;
   /** Good pictures of somebody else that were uploaded, became ready and were downloaded whole before the attack was over. */
   readonly servedMeanwhile: number;
   /** The attempts of one more good picture, after the attack. */
@@ -55,6 +57,8 @@ const times = {
 };
 const jobsUnfinished = `select 1 from jobs where owner_id = $1 and state in ('queued', 'processing') limit 1`;
 
+const jobsUnbegun = `select 1 from jobs where owner_id = $1 and state = 'queued' and attempts = 0`;
+
 /** Takes about a minute. Everything that it starts ends with `t`. */
 export async function attack(t: Scope): Promise<Attack> {
   const j = await openJourney(t, { ...times, ...attackLimits, RENDER_CONCURRENCY: '2' });
@@ -75,12 +79,15 @@ export async function attack(t: Scope): Promise<Attack> {
     ids.push((await mallory.upload(made[at] ?? Buffer.alloc(0), type)).id);
   }
   const { rows } = await j.pool.query('select owner_id from attachments where id = $1', [ids[0]]);
+  const unbegun = async () => (await j.pool.query(jobsUnbegun, [rows[0].owner_id])).rowCount ?? 0;
   const isOver = async () => (await j.pool.query(jobsUnfinished, [rows[0].owner_id])).rowCount === 0;
   let servedMeanwhile = 0;
+  let overtaken = 0;
   const attacked: number[] = [];
   for (let seed = 1; !(await isOver()); seed += 1) {
-    attacked.push(...(await answerTimes(ada, request)));
     await serve(ada, seed);
+    if (seed === 1) overtaken = await unbegun();
+    attacked.push(...(await answerTimes(ada, request)));
     if (!(await isOver())) servedMeanwhile += 1;
   }
   await watch.stop();
@@ -98,6 +105,7 @@ export async function attack(t: Scope): Promise<Attack> {
   await until('scratch is empty', async () => (await filesBelow(scratchDir)).length === 0);
   return {
     struck,
+    overtaken,
     servedMeanwhile,
     attemptsAfterwards: (await j.job(after.id)).attempts,
     answers: { idleMs: median(idle), attackedMs: median(attacked) },
