@@ -193,8 +193,7 @@ function createLoad({ store, clock }: AdmissionDeps) {
   async function read(): Promise<void> {
     const since: Amount = { count: 0, bytes: 0 };
     accepted = since;
-    // Nobody is admitted by the old view while a new one is on its way: the bound on what processes admit depends on it.
-    view = null;
+    // The old view never becomes good again, so nobody is admitted while a new one is on its way: the bound depends on that.
     const load = await store.load();
     // Its age counts from the answer: a database that takes longer than a reading is good for must not stop all uploads.
     view = { load, atMs: clock.monotonicMs(), accepted: since, admissions: 0, refusals: 0 };
