@@ -122,6 +122,18 @@ describe('the staging of a failed upload', () => {
     assert.equal((await s.cleanups()).filter(({ reason }) => reason === 'retired').length, 5);
   });
 
+  it('is not held up by older uploads that failed again of late, or that still wait', async (t) => {
+    const s = await startStore(t);
+    const again = await failed(s, '50 days');
+    await s.store.replay(again.jobId, byOperator);
+    await fail(s.store, (await s.claimed(again.jobId)).attempt, 'corrupt_image');
+    const waiting = await s.accept();
+    await age(s, waiting.jobId, '40 days');
+    const { id } = await failed(s, '30 days');
+    assert.equal((await s.store.retire({ ...keeping, limit: 1 })).staging, 1);
+    assert.ok(await isGone(s, id));
+  });
+
   it('stays for a replay that is first, also when that has not committed yet', async (t) => {
     const s = await startStore(t);
     const { id, jobId } = await failed(s, '30 days');
