@@ -29,11 +29,11 @@ describe('GET /v1/limits', () => {
       const { status, body } = await call('GET /v1/limits');
       assert.equal(status, 200);
       assert.deepEqual([body.upload_bytes_max, body.registration, body.wait_seconds_max], [12_345, 'closed', 30]);
-      assert.deepEqual([body.uploads_pending_max, body.uploads_at_once_max, body.uploads_per_minute_max], [11, 12, 13]);
       assert.deepEqual(
-        [body.service_backlog_max, body.service_staging_bytes_max, body.service_uploads_at_once_max],
-        [14, 15, 16],
+        [body.pending_per_user_max, body.uploads_per_user_max, body.uploads_per_minute_max],
+        [11, 12, 13],
       );
+      assert.deepEqual([body.backlog_max, body.staging_bytes_max, body.uploads_max], [14, 15, 16]);
       assert.deepEqual(body.image_types, ['image/jpeg', 'image/png', 'image/webp', 'image/gif', 'image/avif']);
       assert.deepEqual(body.variants, ['thumbnail', 'crop', 'optimized']);
       for (const [name, value] of Object.entries(body)) assert.ok(value !== undefined && value !== null, name);

@@ -104,7 +104,7 @@ const attachments: Exercises = {
     },
     429: async (s) => {
       const as = await s.uploads.account('flooding');
-      const { uploads_pending_max: most } = (await s.uploads.call('GET /v1/limits')).body;
+      const { pending_per_user_max: most } = (await s.uploads.call('GET /v1/limits')).body;
       for (let at = 0; at < Number(most); at += 1) await ask(s, 'POST /v1/attachments', { as, body: png() });
       return ask(s, 'POST /v1/attachments', { as, body: png() });
     },
