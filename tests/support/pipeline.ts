@@ -22,6 +22,7 @@ import { createWorker } from '../../src/pipeline/worker.ts';
 import type { Pool } from '../../src/postgres/pool.ts';
 import { createStore } from '../../src/postgres/store.ts';
 import { createMemoryBroker } from './broker-memory.ts';
+import { onEnd } from './on-end.ts';
 import { createPainter, createPoints, createTally, fakeSniffer, faulty, silent } from './ports-fake.ts';
 import { freshDatabase } from './postgres.ts';
 import { until } from './until.ts';
@@ -127,7 +128,8 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
   ]);
 
   const stops: (() => Promise<void>)[] = [];
-  t.after(async () => {
+  // Before the database goes: a pool that is ended under a worker may never come to its end.
+  onEnd(t, async () => {
     await Promise.all(stops.map((stop) => stop()));
     for (const breaker of Object.values(breakers)) breaker.end();
     await blobs.port.close();
