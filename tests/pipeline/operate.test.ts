@@ -113,8 +113,11 @@ describe('a replay of many', () => {
       { store: fake, clock: createSystemClock(), log: silent },
       { pipelineVersion: 0, spacingMs: 0 },
     );
+    // Those that were replayed are failed no more, so the next question has as many new ones: the limit holds all the same.
+    const some = await many.replayMany(anyFailed, { limit: 150, dryRun: false, who });
+    assert.deepEqual(some, { matched: 250, replayed: 90, skipped: { staging_gone: 60 } });
     const answer = await many.replayMany(anyFailed, { limit: 1000, dryRun: false, who });
-    assert.deepEqual(answer, { matched: 250, replayed: 190, skipped: { staging_gone: 60 } });
+    assert.deepEqual(answer, { matched: 250, replayed: 100, skipped: { staging_gone: 60 } });
     assert.equal(new Set(replayed).size, 190);
   });
 });
