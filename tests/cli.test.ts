@@ -121,7 +121,7 @@ for (const [name, value] of [
   test(`a ${name} that nobody can use is refused by every word before anything starts, with what to do`, async () => {
     for (const words of [['start'], ['migrate'], ['api'], ['jobs']]) {
       const DATABASE_URL = words[0] === 'start' ? '' : 'postgres://a@127.0.0.1:1/b';
-      const { code, stdout, stderr } = await skrepka(words, { DATABASE_URL, DATA_DIR: '/nonexistent', [name]: value });
+      const { code, stdout, stderr } = await skrepka(words, { DATABASE_URL, DATA_DIR: '/proc/skrepka', [name]: value });
       assert.deepEqual([code, stdout], [1, '']);
       assert.match(stderr, new RegExp(`^skrepka: Expected .* for ${name}, received .*\\.\\n$`));
       assert.doesNotMatch(stderr, /geheim/);
