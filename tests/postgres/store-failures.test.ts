@@ -49,7 +49,10 @@ describe('the list of failed jobs', () => {
 
   it('has what a replay would refuse after all others, so that it never stands in front of them', async (t) => {
     const s = await startStore(t);
-    const [gone, deleted, overtaken, good] = [await s.failed(), await s.failed(), await s.ready(), await s.failed()];
+    const [gone, removed, overtaken, good] = [await s.failed(), await s.ready(), await s.ready(), await s.failed()];
+    // Deleted with its published original: nothing but the deletion tells that it cannot be replayed.
+    const deleted = { id: removed.id, jobId: await s.addJob(removed.id, 2) };
+    await fail(s.store, (await s.claimed(deleted.jobId)).attempt, 'corrupt_image');
     await s.pool.query('update attachments set staging_gone_at = now() where id = $1', [gone.id]);
     await s.store.deleteAttachment(s.owner, deleted.id, { graceMs: 1 });
     const second = await s.addJob(overtaken.id, 2);
