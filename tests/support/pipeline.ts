@@ -121,11 +121,7 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
   };
   const accept = createIntake(shared, settings);
 
-  const user = newId();
-  await pool.query(`insert into users (id, handle, password_hash, role) values ($1, $2, 'x', 'user')`, [
-    user,
-    `u${user.slice(-12)}`,
-  ]);
+  const user = await addUser(pool);
 
   const stops: (() => Promise<void>)[] = [];
   // Before the database goes: a pool that is ended under a worker may never come to its end.
@@ -205,6 +201,13 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
 /** The intake of one process, with an admission of its own. */
 function createIntake(deps: Omit<AcceptDeps, 'admission' | 'sniffer'>, settings: Settings): Accept {
   return createAccept({ ...deps, admission: createAdmission(deps, settings), sniffer: fakeSniffer }, settings);
+}
+
+async function addUser(pool: Pool): Promise<string> {
+  const user = newId();
+  const handle = `u${user.slice(-12)}`;
+  await pool.query(`insert into users (id, handle, password_hash, role) values ($1, $2, 'x', 'user')`, [user, handle]);
+  return user;
 }
 
 function standBreakers(

@@ -1,0 +1,280 @@
+/**
+ * Random verbs for the twins, with random but sensible things given to them.
+ *
+ * Mostly of jobs and attempts that are there, sometimes of those that were, since zombies are half of the point.
+ */
+import type { Code } from '../../src/errors.ts';
+import { attemptPrefix, stagingKey, variantNames } from '../../src/pipeline/attachment.ts';
+import type { Attempt } from '../../src/pipeline/job.ts';
+import type { NewAttachment, Result, Store } from '../../src/pipeline/store.ts';
+import type { JobRow, Moments, Tables } from './store-tables.ts';
+
+/** Every duration that a verb is given is a whole number of these: long, so that many moments lie clear of them all. */
+export const unitMs = 2 * 3_600_000;
+
+export type Verb = keyof Moments & keyof Store;
+
+export interface Choices {
+  readonly tables: Tables;
+  readonly owners: readonly string[];
+  newId(): string;
+  between(min: number, max: number): number;
+  pick<T>(from: readonly T[]): T;
+  hex(length: number): string;
+}
+
+export interface Next {
+  readonly verb: Verb;
+  readonly args: readonly unknown[];
+}
+
+/** Nearer to each other, two times may stand the other way round in PostgreSQL. */
+const tieMs = 10_000;
+const budgets = { attemptsMax: 3, crashesMax: 2 };
+const who = 'twin';
+const graceMs = 6 * unitMs;
+const renewal = { leaseMs: 4 * unitMs, marginMs: unitMs };
+const codes: readonly Code[] = ['corrupt_image', 'render_crashed', 'render_timeout', 'internal', 'storage_unavailable'];
+
+/** What verbs are given, drawn from what there is. */
+type Things = ReturnType<typeof createThings>;
+
+/** The verbs and how often each comes. */
+export function createGiven(choices: Choices): { next(): Next } {
+  const things = createThings(choices);
+  const weighted = [
+    ...uploadVerbs(choices, things),
+    ...attemptVerbs(choices, things),
+    ...operatorVerbs(choices, things),
+  ];
+  const total = weighted.reduce((sum, [weight]) => sum + weight, 0);
+  return {
+    next() {
+      let drawn = choices.between(1, total);
+      for (const [weight, make] of weighted) {
+        drawn -= weight;
+        if (drawn <= 0) return make();
+      }
+      return things.claim();
+    },
+  };
+}
+
+type Weighted = readonly (readonly [weight: number, make: () => Next])[];
+
+function uploadVerbs({ between, pick, owners }: Choices, things: Things): Weighted {
+  return [
+    [8, () => ({ verb: 'accept', args: [things.upload()] })],
+    [4, () => ({ verb: 'reserve', args: [{ ...things.keyName(), leaseMs: 3 * unitMs }] })],
+    [1, () => ({ verb: 'extendReservation', args: [{ ...things.keyName(), leaseMs: 3 * unitMs }] })],
+    [1, () => ({ verb: 'dropReservation', args: [things.keyName()] })],
+    [1, () => ({ verb: 'arrive', args: [pick(owners)] })],
+    [1, () => ({ verb: 'load', args: [] })],
+    [8, things.takeDue],
+    [
+      5,
+      () => ({
+        verb: 'markRung',
+        args: [
+          { jobId: things.jobId(), ring: between(1, 3), traceparent: null },
+          { baseMs: 3 * unitMs, capMs: 24 * unitMs, jitter: 1 },
+        ],
+      }),
+    ],
+    [2, () => ({ verb: 'ringAgain', args: [1_000] })],
+    [1, () => ({ verb: 'countAnnounced', args: [] })],
+    [2, () => ({ verb: 'deleteAttachment', args: [pick(owners), things.attachmentId(), { graceMs }] })],
+    [1, () => ({ verb: 'attachmentFor', args: [pick(owners), things.attachmentId()] })],
+    [1, () => ({ verb: 'acceptedAttachment', args: [pick(owners), things.attachmentId()] })],
+  ];
+}
+
+function attemptVerbs({ pick }: Choices, things: Things): Weighted {
+  return [
+    [16, things.claim],
+    [3, () => things.ofAttempt((one) => ({ verb: 'renew', args: [one, renewal] }))],
+    [3, () => things.ofAttempt((one) => ({ verb: 'readAttempt', args: [one.jobId, one.attemptId] }))],
+    [
+      10,
+      () =>
+        things.ofAttempt((one) => ({
+          verb: 'settle',
+          args: [one, things.result(one), { graceMs, replacedMs: 9 * unitMs, who }],
+        })),
+    ],
+    [
+      7,
+      () =>
+        things.ofAttempt((one) => ({
+          verb: 'fail',
+          args: [one, { code: pick(codes), detail: 'why', retryMs: things.units(4) }, { budgets, graceMs, who }],
+        })),
+    ],
+    [
+      3,
+      () =>
+        things.ofAttempt((one) => ({
+          verb: 'release',
+          args: [one, { reason: 'why', delayMs: things.units(3), graceMs, who }],
+        })),
+    ],
+  ];
+}
+
+function operatorVerbs({ between, pick }: Choices, things: Things): Weighted {
+  return [
+    [4, () => ({ verb: 'replay', args: [things.jobId(), { who, spacingMs: unitMs }] })],
+    [3, () => ({ verb: 'reprocess', args: [things.attachmentId(), { version: 2, who }] })],
+    [2, () => ({ verb: 'askReprocessing', args: [{ version: between(2, 3), retryFailed: between(0, 1) === 1, who }] })],
+    [3, () => ({ verb: 'feedReprocessing', args: [{ window: between(1, 4), limit: between(1, 3) }] })],
+    [1, () => ({ verb: 'reprocessing', args: [between(2, 3)] })],
+    [1, () => ({ verb: 'countBelow', args: [2] })],
+    [3, things.rebuild],
+    [1, () => ({ verb: 'failedJobs', args: [things.filter(), between(1, 5)] })],
+    [1, () => ({ verb: 'countFailed', args: [things.filter()] })],
+    [1, () => ({ verb: 'audit', args: [{ after: pick([null, things.attachmentId()]), limit: between(1, 5) }] })],
+    [1, () => ({ verb: 'audited', args: [things.attachmentId()] })],
+    [2, () => ({ verb: 'namedAmong', args: [things.anyKeys()] })],
+    [1, () => ({ verb: 'awaitingCleanup', args: [things.anyKeys()] })],
+    [2, () => ({ verb: 'passedCleanup', args: [things.cleanup(), 2 * unitMs] })],
+    [1, () => ({ verb: 'expire', args: [100] })],
+    [1, () => ({ verb: 'retire', args: [{ failedMs: 30 * unitMs, historyMs: 60 * unitMs, limit: 3 }] })],
+  ];
+}
+
+function createThings(choices: Choices) {
+  const { tables, owners, newId, between, pick } = choices;
+  const attempts: Attempt[] = [];
+  const tokens = Array.from({ length: 4 }, newId);
+  const units = (max: number) => between(1, max) * unitMs;
+  const keyName = () => ({
+    userId: pick(owners),
+    scope: 'attachment' as const,
+    key: `key-${between(1, 3)}`,
+    token: pick(tokens),
+  });
+  const job = (): JobRow | undefined => pick([...tables.jobs.values()]);
+  const jobId = () => job()?.id ?? newId();
+  const attachmentId = () => pick([...tables.attachments.keys()]) ?? newId();
+
+  /** The attempt that runs, or one that ran: zombies are half of the point. */
+  function attempt(): Attempt | null {
+    for (const { id: of, attachmentId: on, version, fence, attemptId } of tables.jobs.values()) {
+      if (attemptId === null || attempts.some((one) => one.attemptId === attemptId)) continue;
+      attempts.push({ jobId: of, attachmentId: on, version, fence, attemptId });
+    }
+    const running = attempts.filter((one) => tables.jobs.get(one.jobId)?.attemptId === one.attemptId);
+    return (between(0, 9) < 8 ? pick(running) : pick(attempts)) ?? null;
+  }
+
+  const ofAttempt = (make: (one: Attempt) => Next): Next => {
+    const one = attempt();
+    return one ? make(one) : claim();
+  };
+
+  /** Who comes first among equals is not said, so all are taken where there are any. */
+  function takeDue(): Next {
+    const waiting = [...tables.jobs.values()].filter((one) => one.ringAt !== null);
+    const isTied = (times: number[]) =>
+      times.sort((a, b) => a - b).some((time, at) => time - (times[at - 1] ?? 0) < tieMs);
+    const tied = isTied(waiting.map(({ turn }) => turn)) || isTied(waiting.map(({ ringAt }) => ringAt as number));
+    const [limit, window] = tied ? [1_000, 1_000] : [between(1, 6), between(1, 8)];
+    return { verb: 'takeDue', args: [{ limit, window, takenMs: 2 * unitMs }] };
+  }
+
+  function claim(): Next {
+    const versions = between(0, 5) === 0 ? [1] : [1, 2];
+    const times = { leaseMs: 4 * unitMs, marginMs: unitMs, graceMs, unsupportedMs: 3 * unitMs };
+    return { verb: 'claim', args: [{ jobId: jobId(), attemptId: newId(), worker: 'w', versions, budgets, ...times }] };
+  }
+
+  const filter = () => ({
+    errorCode: pick([null, pick(codes)]),
+    ownerId: pick([null, pick(owners)]),
+    olderThanMs: pick([null, units(20)]),
+    youngerThanMs: pick([null, units(40)]),
+  });
+  const cleanup = () => {
+    const { id, key, passes } = pick([...tables.cleanups.values()]) ?? { id: '0', key: 'none', passes: 0 };
+    return { id, key, passes };
+  };
+  const keysOf = (id: string) => tables.attachments.get(id)?.variants.map(({ key }) => key) ?? [];
+  const anyKeys = () => [
+    ...[...tables.attachments.values()].flatMap((row) => [row.stagingKey, row.originalKey ?? 'staging/none']),
+    ...attempts.map((one) => `${attemptPrefix(one.attachmentId, one.version, one.fence, one.attemptId)}thumbnail.jpg`),
+  ];
+
+  function rebuild(): Next {
+    const id = attachmentId();
+    const keys = between(0, 4) === 0 ? ['another'] : keysOf(id);
+    return { verb: 'rebuild', args: [id, { keys, who }] };
+  }
+
+  const upload = () => newUpload(choices, between(0, 1) === 0 ? null : keyName());
+  const result = (one: Attempt) => newResult(choices, one);
+  return {
+    units,
+    keyName,
+    jobId,
+    attachmentId,
+    ofAttempt,
+    takeDue,
+    claim,
+    upload,
+    result,
+    filter,
+    cleanup,
+    anyKeys,
+    rebuild,
+  };
+}
+
+function newUpload(
+  { tables, owners, newId, between, pick, hex }: Choices,
+  name: { userId: string; scope: 'attachment'; key: string; token: string } | null,
+): NewAttachment {
+  const id = newId();
+  return {
+    id,
+    jobId: newId(),
+    ownerId: name?.userId ?? pick(owners),
+    kind: between(0, 4) === 0 ? 'file' : 'image',
+    fileName: 'a.jpg',
+    contentType: 'image/jpeg',
+    size: between(1, 9_999),
+    sha256: hex(64),
+    alt: null,
+    stagingKey: stagingKey(id),
+    version: between(1, 2),
+    traceparent: null,
+    startedAt: new Date(tables.nowMs() - pick([0, 0, 0, 30]) * unitMs).toISOString(),
+    uploadMsMax: 12 * unitMs,
+    spacingMs: unitMs,
+    reservation: name && { ...name, fingerprint: hex(8), keepMs: 40 * unitMs },
+  };
+}
+
+function newResult({ tables, between, hex }: Choices, one: Attempt): Result {
+  const prefix = attemptPrefix(one.attachmentId, one.version, one.fence, one.attemptId);
+  const isFile = tables.attachments.get(one.attachmentId)?.kind === 'file';
+  const hasOriginal = (tables.attachments.get(one.attachmentId)?.originalKey ?? null) !== null && between(0, 3) > 0;
+  const variants = variantNames.map((name) => ({
+    ...{
+      name,
+      contentType: 'image/jpeg',
+      width: 10,
+      height: 10,
+      size: 5,
+      sha256: hex(64),
+      key: `${prefix}${name}.jpg`,
+    },
+  }));
+  return {
+    originalKey: hasOriginal ? null : `${prefix}original.jpg`,
+    width: 40,
+    height: 30,
+    frames: 1,
+    placeholder: 'AAAA',
+    variants: isFile ? [] : variants,
+  };
+}
