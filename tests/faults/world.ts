@@ -5,7 +5,7 @@
  * from the seed, so a seed is a schedule. An effect (a statement, a publish, a put) has two moments: when it happens where
  * it happens, and when its caller hears of it. Its fate decides about both, and a crash may come before, between or after.
  */
-import { setImmediate as turn } from 'node:timers/promises';
+import { turn } from '../support/turn.ts';
 
 /**
  * `ok`. `before`: refused, nothing happened. `lost`: it happened, the answer is an error. `slow`: it happens and answers
