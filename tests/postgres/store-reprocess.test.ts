@@ -152,6 +152,7 @@ describe('a wish', () => {
     const ready = [await s.ready(), await s.ready(), await s.ready(), await s.ready()];
     await s.ready({ kind: 'file', contentType: 'application/pdf' });
     await s.ready({ version: 2 });
+    await s.ready({ version: 3 });
     await s.accept();
     await s.failed();
     const deleted = await s.ready();
