@@ -13,6 +13,8 @@ export interface TcpProxy {
    * answered; so often, or always.
    */
   cutAfter(word: string, times?: number): void;
+  /** Resolves when the next message of a client that contains `word` has been passed on. Never rejects. */
+  heard(word: string): Promise<void>;
   /** Connections made from now on are cut when so many bytes of answers have passed; null: never. */
   cutAnswersAt(bytes: number | null): void;
   /** Cuts all connections now. */
@@ -33,6 +35,7 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
   const clients = new Set<Socket>();
   let word: string | null = null;
   let cuts = 0;
+  const awaited = new Map<() => void, string>();
   let answersMax: number | null = null;
   let refusing = false;
   let swallowed: 'nothing' | 'answers' | 'all' = 'nothing';
@@ -57,6 +60,11 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
         cuts -= 1;
       }
       if (swallowed !== 'all') pass(bytes, upstream);
+      for (const [resolve, one] of awaited) {
+        if (!bytes.toString('latin1').includes(one)) continue;
+        awaited.delete(resolve);
+        resolve();
+      }
     });
     upstream.on('data', (bytes) => {
       // The answer proves that the server did it; it goes no further.
@@ -89,6 +97,7 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
       word = chosen;
       cuts = times;
     },
+    heard: (one) => new Promise((resolve) => awaited.set(resolve, one)),
     cutAnswersAt: (bytes) => {
       answersMax = bytes;
     },
