@@ -7,9 +7,19 @@ import { findingsMax, type Progress } from '../../src/pipeline/doctor.ts';
 import { BlobError } from '../../src/pipeline/ports.ts';
 import { failing } from '../support/attempts.ts';
 import { createMemoryBlobs } from '../support/blobs-memory.ts';
-import { damage, doctorOf, leftKey, lose, type Pipeline, plant, publish, told, written } from '../support/doctor.ts';
+import {
+  damage,
+  doctorOf,
+  gated,
+  leftKey,
+  lose,
+  type Pipeline,
+  plant,
+  publish,
+  told,
+  written,
+} from '../support/doctor.ts';
 import { createPipeline } from '../support/pipeline.ts';
-import { createPainter } from '../support/ports-fake.ts';
 import { until } from '../support/until.ts';
 
 const keyOf = (attachment: { variants: readonly { name: string; key: string }[] }, name: string) => {
@@ -205,19 +215,12 @@ describe('a storage', () => {
 
 describe('a repair', () => {
   test('of lost and damaged variants makes them anew: ready all the time, the old set readable until then', async (t) => {
-    let go = () => {};
-    let gate = Promise.resolve();
-    const p = await createPipeline(
-      t,
-      { replacedMs: 60_000 },
-      createPainter(() => gate),
-    );
+    const gate = gated();
+    const p = await createPipeline(t, { replacedMs: 60_000 }, gate.painter);
     const [a] = await publish(p, 'IMG 1');
     assert.ok(a);
     p.startJanitor();
-    gate = new Promise((resolve) => {
-      go = resolve;
-    });
+    const go = gate.close();
     await lose(p, keyOf(a, 'crop'));
     await damage(p, keyOf(a, 'optimized'), 'cut');
     const report = await doctorOf(p).examined({ repair: true });
@@ -293,16 +296,12 @@ describe('a repair', () => {
   });
 
   test('of an attachment that is deleted meanwhile publishes nothing and leaves nothing behind', async (t) => {
-    let go = () => {};
-    let gate = Promise.resolve();
-    const painter = createPainter(() => gate);
+    const { painter, close } = gated();
     const p = await createPipeline(t, {}, painter);
     const [a] = await publish(p, 'IMG 1');
     assert.ok(a);
     p.startJanitor();
-    gate = new Promise((resolve) => {
-      go = resolve;
-    });
+    const go = close();
     await lose(p, keyOf(a, 'crop'));
     await doctorOf(p).examined({ repair: true });
     await until('its variants are being painted', () => painter.renders === 2);

@@ -5,7 +5,7 @@ import { newId } from '../../src/ids.ts';
 import { attemptPrefix } from '../../src/pipeline/attachment.ts';
 import { createDoctor, type Report } from '../../src/pipeline/doctor.ts';
 import { chunks, type createPipeline } from './pipeline.ts';
-import { silent } from './ports-fake.ts';
+import { createPainter, silent } from './ports-fake.ts';
 
 export type Pipeline = Awaited<ReturnType<typeof createPipeline>>;
 
@@ -61,6 +61,25 @@ export async function written(p: Pipeline): Promise<unknown> {
     (select json_agg(jsonb_build_array(id, state, generation, rebuild, fence, updated_at) order by id) from jobs) as jobs,
     (select count(*) from job_events) as events`);
   return rows[0];
+}
+
+/** A painter with a gate: open at first; `close` answers how to open it again. An attempt that is broken off does not wait for it. */
+export function gated() {
+  let gate = Promise.resolve();
+  const painter = createPainter((signal) =>
+    Promise.race([
+      gate,
+      new Promise<void>((_, reject) => signal.addEventListener('abort', () => reject(signal.reason), { once: true })),
+    ]),
+  );
+  return {
+    painter,
+    close(): () => void {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      gate = promise;
+      return resolve;
+    },
+  };
 }
 
 /** Uploads, and waits until all is published. Relay and worker go on. */
