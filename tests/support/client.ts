@@ -41,9 +41,15 @@ export async function register(base: () => string) {
   const json = (path: string, method: string, body: unknown) =>
     ask(path, { method, headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) });
   /** The response of a raw upload; rejects when the connection breaks. */
-  const send = (bytes: Uint8Array, type = 'image/jpeg', headers: Record<string, string> = {}) =>
+  const send = (
+    bytes: Uint8Array,
+    type = 'image/jpeg',
+    headers: Record<string, string> = {},
+    signal: AbortSignal | null = null,
+  ) =>
     ask('/v1/attachments?filename=photo.jpg', {
       method: 'POST',
+      signal,
       headers: { 'content-type': type, ...headers },
       body: new Uint8Array(bytes),
     });
