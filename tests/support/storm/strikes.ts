@@ -107,7 +107,7 @@ export function stops(crew: Crew): Strike[][] {
 
 /* --------------------------------------------------------------------- lines */
 
-interface Moment {
+export interface Moment {
   readonly member: Member;
   readonly dependency: Dependency;
   /** Part of a message whose answer is to be lost. */
@@ -183,7 +183,7 @@ function lost202(crew: Crew, member: 'api' | 'api 2'): Strike {
 }
 
 const momentMs = 6_000;
-const heardSoon = (heard: Promise<void>): Promise<boolean> =>
+export const heardSoon = (heard: Promise<void>): Promise<boolean> =>
   Promise.race([heard.then(() => true), lasts(momentMs).then(() => false)]);
 
 function noAnswers(crew: Crew, member: Member): Strike {
