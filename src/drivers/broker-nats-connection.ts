@@ -283,6 +283,9 @@ function brokerError(error: unknown, what: string): BrokerError {
   return new BrokerError(fault, `${what}: ${why}`, error);
 }
 
+/** A cluster that is still forming, or has too few servers for the replicas. */
+const noPeers = 10_005;
+
 function meaning(error: unknown): { fault: BrokerFault; why: string } {
   if (error instanceof TimeoutError) return { fault: 'unknown', why: 'no answer came in time' };
   const cause = error instanceof RequestError && error.cause instanceof Error ? error.cause : error;
@@ -293,7 +296,9 @@ function meaning(error: unknown): { fault: BrokerFault; why: string } {
   if (cause instanceof JetStreamApiError) {
     // A full stream is a 503 by its status, like an outage; only the description tells them apart.
     const full = /maximum (messages|bytes)/.test(cause.message);
-    return { fault: full || cause.status === 400 ? 'refused' : 'unavailable', why: cause.message };
+    // Servers that have not found each other yet say so with a 400, which usually means a request that will never do.
+    const refused = full || (cause.status === 400 && cause.code !== noPeers);
+    return { fault: refused ? 'refused' : 'unavailable', why: cause.message };
   }
   return { fault: 'unavailable', why: error instanceof Error ? error.message : String(error) };
 }
