@@ -133,15 +133,15 @@ describe('the long search', () => {
     const p = await createPipeline(t, often);
     const { attachment } = await p.upload('IMG 1');
     const left = await plant(p, leftKey(attachment.id));
-    p.blobs.plan(
-      'list',
-      { before: () => new BlobError('unavailable', 'away') },
-      { before: () => new BlobError('broken', 'bad sector') },
-      { before: () => new BlobError('broken', 'bad sector') },
-    );
+    const { list } = p.blobs.port;
+    p.blobs.port.list = async (prefix, options) => {
+      if (prefix === 'staging/') throw new BlobError('broken', 'bad sector');
+      return await list(prefix, options);
+    };
+    p.blobs.plan('list', { first: async () => {} }, { before: () => new BlobError('unavailable', 'away') });
     p.startJanitor();
     await gone(p, left);
-    assert.equal(p.meter.counted('janitor_faults_total'), 3);
+    assert.ok(p.meter.counted('janitor_faults_total') >= 2);
   });
 });
 
