@@ -180,9 +180,9 @@ export interface Store extends Registry {
   takeDue(options: { limit: number; window: number; takenMs: number }): Promise<readonly TakenRing[]>;
   /** After the broker confirmed. Guard: `rings = ring.ring and rung_at is not null`. Next ring after `base · 2^confirmed`, at most `capMs`, times `jitter`. */
   markRung(ring: Ring, options: { baseMs: number; capMs: number; jitter: number }): Promise<boolean>;
-  /** Makes announced, unclaimed jobs due again, oldest announcement first, at most `limit`. Answers how many. */
+  /** Makes announced, unclaimed jobs due again, those of dead attempts among them, oldest announcement first, at most `limit`. Answers how many. */
   ringAgain(limit: number): Promise<number>;
-  /** Announced and unclaimed jobs: what the window counts. */
+  /** Announced and unclaimed jobs: those that the window counts, and those whose attempt died. */
   countAnnounced(): Promise<number>;
   /** `waitMs`: mean wait between ring and claim of recent claims, 0 without any. `claimsPerSecond`: mean of the last five seconds. */
   recentPace(): Promise<{ waitMs: number; claimsPerSecond: number }>;

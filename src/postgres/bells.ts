@@ -95,15 +95,17 @@ export async function markRung(
   return rowCount === 1;
 }
 
-/** Makes announced, unclaimed bells due now, oldest announcement first. They keep their place. Guard: not due anyway. */
+/**
+ * Makes announced, unclaimed bells due now, oldest announcement first, those of dead attempts among them: a broker that lost its
+ * messages lost theirs as well. They keep their place. Guard: not due anyway.
+ */
 export async function ringAgain(pool: Pool, limit: number): Promise<number> {
   const { rowCount } = await single(
     pool,
     `with announced as materialized (
        select id
        from jobs
-       where state = 'queued'
-         and rung_at is not null
+       where rung_at is not null
          and ring_at > now()
        order by rung_at
        limit $1
@@ -119,15 +121,14 @@ export async function ringAgain(pool: Pool, limit: number): Promise<number> {
   return rowCount ?? 0;
 }
 
-/** Jobs that hold a place in the window: announced and not claimed yet. */
+/** Jobs that are announced and not claimed yet: those that hold a place in the window, and those whose attempt died. */
 export async function countAnnounced(pool: Pool): Promise<number> {
   const row = onlyRow(
     await single<{ announced: number }>(
       pool,
       `select count(*) as announced
        from jobs
-       where state = 'queued'
-         and rung_at is not null`,
+       where rung_at is not null`,
       [],
       { writes: false },
     ),

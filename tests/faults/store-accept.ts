@@ -149,7 +149,8 @@ type RelayVerbs = Pick<Moments, 'takeDue' | 'markRung' | 'ringAgain' | 'countAnn
 export function relayVerbs(tables: Tables): RelayVerbs {
   const { jobs, nowMs } = tables;
   const all = () => [...jobs.values()];
-  const announced = () => all().filter((job) => job.state === 'queued' && job.rungAt !== null);
+  const announced = () => all().filter((job) => job.rungAt !== null);
+  const placed = () => announced().filter((job) => job.state === 'queued').length;
   const isDue = (job: JobRow) => job.ringAt !== null && job.ringAt <= nowMs();
   return {
     takeDue({ limit, window, takenMs }) {
@@ -157,7 +158,7 @@ export function relayVerbs(tables: Tables): RelayVerbs {
         .filter((job) => (job.state === 'processing' || job.rungAt !== null) && isDue(job))
         .sort((a, b) => (a.ringAt as number) - (b.ringAt as number))
         .slice(0, limit);
-      const free = Math.max(0, window - announced().length);
+      const free = Math.max(0, window - placed());
       const fresh = all()
         .filter((job) => job.state === 'queued' && job.rungAt === null && isDue(job))
         .sort(byTurn)

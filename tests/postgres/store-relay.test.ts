@@ -272,6 +272,19 @@ describe('ringAgain', () => {
     assert.deepEqual(await takenJobs(s, { window: 0 }), jobs.slice(0, 2));
   });
 
+  it('makes jobs of dead attempts due as well: the broker may have lost the message that tells of their end', async (t) => {
+    const s = await startStore(t);
+    const { jobId } = await s.accept();
+    await s.claimed(jobId);
+    await s.endLease(jobId);
+    const [ring] = await take(s);
+    assert.ok(ring);
+    assert.equal(await s.store.markRung(ring, marking), true);
+    assert.equal(await s.store.countAnnounced(), 1);
+    assert.equal(await s.store.ringAgain(1), 1);
+    assert.deepEqual(await takenJobs(s, { window: 0 }), [jobId]);
+  });
+
   it('leaves the running, the waiting and the finished alone', async (t) => {
     const s = await startStore(t);
     await s.ready();
