@@ -21,6 +21,8 @@ export interface Objects {
   get(key: string): StoredObject;
   copy(from: string, to: string): void;
   remove(keys: readonly string[]): void;
+  /** A fault of the storage itself: nobody deleted it. */
+  lose(key: string): void;
   list(prefix: string, after: string | undefined, limit: number): { objects: BlobEntry[]; next: string | null };
 }
 
@@ -48,6 +50,7 @@ export function createObjects(world: Pick<World, 'nowMs'>, onRemove: (key: strin
         stored.delete(key);
       }
     },
+    lose: (key) => void stored.delete(key),
     list(prefix, after, limit) {
       const keys = [...stored.keys()]
         .filter((key) => key.startsWith(prefix) && (after === undefined || key > after))
@@ -88,6 +91,8 @@ export interface Bells {
   onDisrupted(listener: () => void): () => void;
   wipe(): void;
   rollBack(): void;
+  /** For so long it confirms what it is given and keeps nothing. */
+  swallow(ms: number): void;
   /** Ids that were confirmed or may have been, in order. */
   readonly published: ReadonlySet<string>;
 }
@@ -99,6 +104,7 @@ export function createBells(world: World): Bells {
   const askers = new Set<Asker>();
   const listeners = new Set<() => void>();
   const published = new Set<string>();
+  let swallowsUntilMs = 0;
 
   /** Gives visible messages to those who ask, in any order: at most one a moment, so that all interleave. */
   function handOut(): void {
@@ -125,8 +131,9 @@ export function createBells(world: World): Bells {
     published,
     publish(id, body) {
       sequence += 1;
-      messages.set(sequence, { sequence, id, body, visibleAtMs: world.nowMs(), deliveries: 0 });
       published.add(id);
+      if (swallowsUntilMs > world.nowMs()) return;
+      messages.set(sequence, { sequence, id, body, visibleAtMs: world.nowMs(), deliveries: 0 });
       if (world.random() < 0.1) earlier = { messages: structuredClone(messages), sequence };
       soon(world.between(1, 200));
     },
@@ -160,6 +167,9 @@ export function createBells(world: World): Bells {
     wipe() {
       messages.clear();
       tell();
+    },
+    swallow(ms) {
+      swallowsUntilMs = world.nowMs() + ms;
     },
     rollBack() {
       messages = structuredClone(earlier.messages);

@@ -22,7 +22,7 @@ const questions: ReadonlySet<string> = new Set([
 const faultMs = 20 * 60_000;
 
 async function playPlan(plan: ReadonlyMap<number, Fate>) {
-  return await play({ seed: 1, fates: plannedFates(plan), faultMs, uploads: 1, plain: true });
+  return await play({ seed: 1, fates: plannedFates(plan), faultMs, uploads: 1, family: 'plain' });
 }
 
 /** The faults that may befall the effects of a schedule from `from` on, before all is done. */

@@ -4,26 +4,11 @@
  * What a call that goes wrong answers is what the drivers' contracts say: `unavailable` when it certainly did nothing or only
  * read, `unknown` when it may have happened.
  */
-import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
-import { SkrepkaError } from '../../src/errors.ts';
-import {
-  BlobError,
-  type Blobs,
-  type Broker,
-  BrokerError,
-  type Clock,
-  type Images,
-  ImagesError,
-  type Reach,
-  type Rendering,
-  type Scratch,
-  ScratchError,
-  type Signals,
-} from '../../src/pipeline/ports.ts';
-import type { Recipe } from '../../src/pipeline/recipe.ts';
+import { BlobError, type Blobs, type Broker, BrokerError, type Clock, type Signals } from '../../src/pipeline/ports.ts';
 import { type Store, StoreError } from '../../src/pipeline/store.ts';
 import type { Bells, Objects } from './engines.ts';
+import type { Watch } from './invariants-verbs.ts';
 import type { Moments } from './store-tables.ts';
 import type { Fate, Manner, Process, World } from './world.ts';
 
@@ -67,7 +52,8 @@ export function clockOf(world: World, process: Process, newId: () => string): Cl
 
 /* ------------------------------------------------------------------- store */
 
-const reads: ReadonlySet<string> = new Set([
+/** Verbs of the store that change nothing. */
+export const reads: ReadonlySet<string> = new Set([
   ...[
     'arrive',
     'load',
@@ -94,12 +80,12 @@ const announcing: ReadonlySet<string> = new Set([
   'feedReprocessing',
 ]);
 
-const ofReads: Manner = {
+export const ofReads: Manner = {
   fates: ['before', 'slow', 'crash_before', 'crash_after', 'pause'],
   before: () => new StoreError('unavailable', 'simulated: not asked'),
   unknown: () => new StoreError('unavailable', 'simulated: no answer'),
 };
-const ofWrites: Manner = {
+export const ofWrites: Manner = {
   fates: ['before', 'lost', 'slow', 'late', 'crash_before', 'crash_after', 'pause'],
   before: () => new StoreError('unavailable', 'simulated: not sent'),
   unknown: () => new StoreError('unknown', 'simulated: no answer'),
@@ -181,14 +167,20 @@ export function createAnnouncements(world: World) {
 
 const away = (what: string) => () => new BlobError('unavailable', `simulated: ${what}`);
 const ofObjects = (fates: readonly Fate[]): Manner => ({ fates, before: away('not sent'), unknown: away('no answer') });
-const toRead = ofObjects(['before', 'slow', 'crash_before', 'crash_after', 'pause']);
-const toWrite = ofObjects(['before', 'lost', 'slow', 'late', 'twice', 'crash_before', 'crash_after', 'pause']);
+export const toRead = ofObjects(['before', 'slow', 'crash_before', 'crash_after', 'pause']);
+export const toWrite = ofObjects(['before', 'lost', 'slow', 'late', 'twice', 'crash_before', 'crash_after', 'pause']);
 
-export function blobsOf(world: World, process: Process, objects: Objects): Blobs {
+/** `onWrite` hears of every object that is about to be stored. */
+export function blobsOf(
+  world: World,
+  process: Process,
+  objects: Objects,
+  onWrite: (process: Process, key: string) => void,
+): Blobs {
   const effect = <T>(verb: string, manner: Manner, happen: () => T) =>
     world.effect(process, `blobs.${verb}`, manner, happen);
   return {
-    prepare: () => effect('prepare', toRead, () => undefined),
+    prepare: async () => {},
     async put(key, body, options) {
       const chunks: Uint8Array[] = [];
       for await (const chunk of body) {
@@ -196,6 +188,7 @@ export function blobsOf(world: World, process: Process, objects: Objects): Blobs
         chunks.push(chunk);
       }
       options?.signal?.throwIfAborted();
+      onWrite(process, key);
       return await effect('put', toWrite, () => objects.put(key, Buffer.concat(chunks)));
     },
     async open(key, range) {
@@ -208,7 +201,10 @@ export function blobsOf(world: World, process: Process, objects: Objects): Blobs
         const found = objects.stored.get(key);
         return found ? { size: found.bytes.length } : null;
       }),
-    copy: (from, to) => effect('copy', toWrite, () => objects.copy(from, to)),
+    copy(from, to) {
+      onWrite(process, to);
+      return effect('copy', toWrite, () => objects.copy(from, to));
+    },
     deleteMany: (keys) => effect('deleteMany', toWrite, () => objects.remove(keys)),
     list: (prefix, options = {}) =>
       effect('list', toRead, () => objects.list(prefix, options.after, options.limit ?? 1000)),
@@ -225,20 +221,20 @@ const ofBroker = (fates: readonly Fate[]): Manner => ({
   before: () => new BrokerError('unavailable', 'simulated: not sent'),
   unknown: () => new BrokerError('unknown', 'simulated: no confirmation'),
 });
-const toPublish = ofBroker(['before', 'lost', 'slow', 'late', 'twice', 'crash_before', 'crash_after', 'pause']);
-const toEnd = ofBroker(['before', 'lost', 'late', 'twice', 'crash_before', 'crash_after', 'pause']);
+export const toPublish = ofBroker(['before', 'lost', 'slow', 'late', 'twice', 'crash_before', 'crash_after', 'pause']);
+export const toAsk = ofBroker(['before', 'slow']);
+export const toEnd = ofBroker(['before', 'lost', 'late', 'twice', 'crash_before', 'crash_after', 'pause']);
 
-export function brokerOf(
-  world: World,
-  process: Process,
-  bells: Bells,
-  onEnd: (verb: string, body: Uint8Array) => void,
-): Broker {
+export function brokerOf(world: World, process: Process, bells: Bells, watch: Watch): Broker {
   const effect = (verb: string, manner: Manner, happen: () => void) =>
     world.effect(process, `broker.${verb}`, manner, happen);
   return {
-    prepare: () => effect('prepare', ofBroker(['before']), () => {}),
-    publish: (id, body) => effect('publish', toPublish, () => bells.publish(id, body)),
+    prepare: async () => {},
+    async publish(id, body) {
+      watch.publishes(process, id, body);
+      await effect('publish', toPublish, () => bells.publish(id, body));
+      watch.confirmed(process, id);
+    },
     async consumer({ visibilityMs }) {
       return {
         next: (signal) =>
@@ -251,7 +247,7 @@ export function brokerOf(
                 const hand = () => {
                   signal.removeEventListener('abort', gone);
                   const end = (verb: string, happen: () => void) => {
-                    onEnd(verb, body);
+                    watch.ends(process, verb, body);
                     return effect(verb, toEnd, happen);
                   };
                   resolve({
@@ -275,114 +271,15 @@ export function brokerOf(
         close: async () => {},
       };
     },
-    onDisrupted: (listener) => bells.onDisrupted(() => world.in(process, listener)),
-    depth: async () => bells.depth(),
-    health: () => effect('health', ofBroker(['before', 'slow']), () => {}),
-    close: async () => {},
-  };
-}
-
-/* ------------------------------------------------------- the worker's own disk */
-
-const ofDisk: Manner = {
-  fates: ['before', 'crash_before', 'pause'],
-  before: () => new ScratchError('simulated: the disk'),
-  unknown: () => new ScratchError('simulated: the disk'),
-};
-
-export type Disk = Map<string, Uint8Array>;
-
-export function scratchOf(world: World, process: Process, disk: Disk): Scratch {
-  return {
-    async open(attemptId) {
-      const path = `/scratch/${attemptId}`;
-      await world.effect(process, 'scratch.open', ofDisk, () => undefined);
-      return {
-        path,
-        async write(name, body) {
-          const chunks: Uint8Array[] = [];
-          for await (const chunk of body) chunks.push(chunk);
-          const bytes = Buffer.concat(chunks);
-          const file = `${path}/${name}`;
-          await world.effect(process, 'scratch.write', ofDisk, () => void disk.set(file, bytes));
-          return { path: file, size: bytes.length, sha256: digest(bytes) };
-        },
-        async *read(file) {
-          yield disk.get(file) ?? Buffer.from('nothing there');
-        },
-        async remove() {
-          for (const file of disk.keys()) if (file.startsWith(`${path}/`)) disk.delete(file);
-        },
-      };
-    },
-    sweep: () => world.effect(process, 'scratch.sweep', ofDisk, () => disk.clear()),
-  };
-}
-
-const digest = (bytes: Uint8Array) => createHash('sha256').update(bytes).digest('hex');
-
-/* ---------------------------------------------------------------- pictures */
-
-const ofRendering: Manner = {
-  fates: ['before', 'slow', 'crash_before', 'pause'],
-  before: () => new ImagesError('simulated: no child'),
-  unknown: () => new ImagesError('simulated: no child'),
-};
-
-/**
- * Pictures say what they do: `IMG corrupt` cannot be decoded, `IMG crash` crashes its child, `IMG killer` takes its worker along,
- * `IMG slow` takes a minute. What is rendered is a function of source and recipe, so that doubles can be told.
- */
-export function imagesOf(world: World, process: Process, disk: Disk): Images {
-  return {
-    render(task, signal) {
-      const source = Buffer.from(disk.get(task.sourcePath) ?? []).toString('utf8');
-      const { promise, resolve, reject } = Promise.withResolvers<Rendering>();
-      const broken = () => reject(signal.reason as Error);
-      if (signal.aborted) broken();
-      signal.addEventListener('abort', broken, { once: true });
-      const takesMs = source.startsWith('IMG slow') ? world.between(40_000, 70_000) : world.between(20, 3_000);
-      world.after(takesMs, () =>
+    onDisrupted: (listener) =>
+      bells.onDisrupted(() =>
         world.in(process, () => {
-          if (source.startsWith('IMG killer')) return world.crash(process);
-          void world
-            .effect(process, 'images.render', ofRendering, () => draw(source, task, disk))
-            .then(resolve, reject)
-            .finally(() => signal.removeEventListener('abort', broken));
+          watch.disrupted(process);
+          listener();
         }),
-      );
-      return promise;
-    },
+      ),
+    depth: async () => bells.depth(),
+    health: () => effect('health', toAsk, () => {}),
     close: async () => {},
   };
-}
-
-function draw(source: string, task: { outputDir: string; recipe: Recipe }, disk: Disk): Rendering {
-  if (source.startsWith('IMG corrupt')) throw new SkrepkaError('corrupt_image', { log: 'simulated: corrupt' });
-  if (source.startsWith('IMG crash')) throw new SkrepkaError('render_crashed', { log: 'simulated: crashed' });
-  const variants = task.recipe.variants.map(({ name, format }) => {
-    const bytes = Buffer.from(pictureOf(source, name, task.recipe.version));
-    const path = `${task.outputDir}/${name}.out`;
-    disk.set(path, bytes);
-    const contentType = `image/${format}`;
-    return { name, path, contentType, width: 10, height: 10, size: bytes.length, sha256: digest(bytes) };
-  });
-  return { width: 40, height: 30, frames: 1, placeholder: 'AAAA', variants };
-}
-
-/** What a variant must hold. */
-export function pictureOf(source: string, name: string, version: number): string {
-  return `${name} of ${source} by version ${version}`;
-}
-
-/* ------------------------------------------------------------------ points */
-
-/** The named points of the code are moments at which a process may die or sleep as well. */
-export function reachOf(world: World, process: Process): Reach {
-  const manner: Manner = {
-    fates: ['crash_before', 'pause'],
-    before: () => new Error('a point cannot fail'),
-    unknown: () => new Error('a point cannot fail'),
-  };
-  return (point) => world.effect(process, `point.${point}`, manner, () => undefined);
 }

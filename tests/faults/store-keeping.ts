@@ -205,6 +205,7 @@ function queue(tables: Tables): QueueView {
   const jobs = [...tables.jobs.values()];
   const queued = jobs.filter((job) => job.state === 'queued');
   const due = queued.filter((job) => job.notBefore <= now);
+  const over = jobs.filter((job) => job.state === 'processing' && (job.leaseUntil as number) <= now);
   const staged = [...tables.attachments.values()].filter((row) => row.stagingGoneAt === null);
   const oldest = (times: number[]) => (times.length === 0 ? null : (now - Math.min(...times)) / 1000);
   const lately = (times: (number | null)[]) => times.filter((at) => at !== null && at > now - 60_000).length / 60;
@@ -215,10 +216,10 @@ function queue(tables: Tables): QueueView {
     processing: jobs.filter((job) => job.state === 'processing').length,
     failed: jobs.filter((job) => job.state === 'failed').length,
     oldestQueuedSeconds: oldest(queued.map((job) => job.createdAt)),
-    oldestDueSeconds: oldest(due.map((job) => job.notBefore)),
+    oldestDueSeconds: oldest([...due.map((job) => job.notBefore), ...over.map((job) => job.leaseUntil as number)]),
     stagingBytes: staged.reduce((sum, row) => sum + row.size, 0),
     oldestStagingSeconds: oldest(staged.map((row) => row.createdAt)),
-    acceptedPerSecond: lately(jobs.map((job) => job.createdAt)),
+    acceptedPerSecond: lately(jobs.filter((job) => job.origin === 'upload').map((job) => job.createdAt)),
     finishedPerSecond: lately(jobs.map((job) => job.finishedAt)),
     cleanups: tables.cleanups.size,
   };

@@ -70,6 +70,7 @@ function uploadVerbs({ between, pick, owners }: Choices, things: Things): Weight
     [1, () => ({ verb: 'dropReservation', args: [things.keyName()] })],
     [1, () => ({ verb: 'arrive', args: [pick(owners)] })],
     [1, () => ({ verb: 'load', args: [] })],
+    [1, () => ({ verb: 'queue', args: [] })],
     [8, things.takeDue],
     [
       5,

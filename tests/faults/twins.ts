@@ -205,7 +205,8 @@ async function moveBack(pool: Pool, ms: number): Promise<void> {
 /** The first difference, or null. Times may be a little apart, and PostgreSQL's are `movedMs` earlier when they come as dates. */
 function differ(actual: unknown, expected: unknown, movedMs: number, at: string): string | null {
   if (typeof actual === 'number' && typeof expected === 'number') {
-    return Math.abs(actual - expected) <= (isTime.test(at) ? toleranceMs : 1e-9) ? null : told(at, actual, expected);
+    const apart = isTime.test(at) ? toleranceMs : isAge.test(at) ? toleranceMs / 1000 : 1e-9;
+    return Math.abs(actual - expected) <= apart ? null : told(at, actual, expected);
   }
   if (isDate(actual) && isDate(expected)) {
     const apart = Math.abs(Date.parse(actual) + movedMs - Date.parse(expected));
@@ -224,6 +225,7 @@ function differ(actual: unknown, expected: unknown, movedMs: number, at: string)
 
 /** Names of what is measured by clocks. */
 const isTime = /\/(at|turn|notBefore|leaseUntil|retryAfterSeconds|\w+(At|Ms))$/;
+const isAge = /\/oldest\w+Seconds$/;
 const isDate = (value: unknown): value is string =>
   typeof value === 'string' && /^\d{4}-\d\d-\d\dT[\d:.]+Z$/.test(value);
 const told = (at: string, actual: unknown, expected: unknown) =>

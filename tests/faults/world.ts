@@ -27,8 +27,11 @@ export interface Manner {
 export interface Process {
   readonly name: string;
   alive: boolean;
-  /** Virtual time until which it sleeps. */
+  /** Virtual time until which it sleeps; 0 of one that never slept. */
   pausedUntilMs: number;
+  readonly startedAtMs: number;
+  /** Effects of its that went wrong. */
+  faults: number;
   /** Called once when it dies. */
   readonly onDeath: (() => void)[];
 }
@@ -127,6 +130,7 @@ export function createWorld(options: {
     const fate = healing ? 'ok' : options.fates.of(site, manner.fates, number);
     const step: Step = { number, atMs: nowMs, process: process.name, site, fate, allowed: manner.fates, idle: false };
     steps.push(step);
+    if (fate !== 'ok') process.faults += 1;
     const known = `${site} ${fate}`;
     counts.set(known, (counts.get(known) ?? 0) + 1);
     return new Promise<T>((resolve, reject) => {
@@ -199,7 +203,7 @@ export function createWorld(options: {
     pick: (from) => from[Math.floor(random() * from.length)] as (typeof from)[number],
     at,
     after,
-    start: (name) => ({ name, alive: true, pausedUntilMs: 0, onDeath: [] }),
+    start: (name) => ({ name, alive: true, pausedUntilMs: 0, startedAtMs: nowMs, faults: 0, onDeath: [] }),
     crash,
     pause: (process, ms) => {
       process.pausedUntilMs = Math.max(process.pausedUntilMs, nowMs + ms);
