@@ -212,6 +212,27 @@ describe('namedAmong', () => {
   });
 });
 
+describe('awaitingCleanup', () => {
+  it('knows a key by itself, by the folder of its attempt and by that of its attachment, and no other', async (t) => {
+    const { store } = await startStore(t);
+    const [one, two, three, four] = [newId(), newId(), newId(), newId()];
+    const attempt = attemptPrefix(two, 1, 1, newId());
+    const named = [`attachments/${one}/v1.1-${newId()}/crop.jpg`, `staging/${one}`];
+    const covers = [...named, attempt, `attachments/${three}/`];
+    await store.addCleanups(covers, { afterMs: 3_600_000, passes: 1, reason: 'test' });
+    const covered = [...named, `${attempt}crop.jpg`, `attachments/${three}/v1.1-${newId()}/crop.jpg`];
+    const others = [
+      `${named[0]}.part`,
+      attemptPrefix(one, 1, 2, newId()).concat('crop.jpg'),
+      attemptPrefix(two, 1, 2, newId()).concat('crop.jpg'),
+      `attachments/${four}/v1.1-${newId()}/crop.jpg`,
+      `staging/${two}`,
+    ];
+    assert.deepEqual(await store.awaitingCleanup([...covered, ...others]), new Set(covered));
+    assert.deepEqual(await store.awaitingCleanup([]), new Set());
+  });
+});
+
 describe('knownAttachments', () => {
   it('knows living ones and tombstones, and no others', async (t) => {
     const s = await startStore(t);
