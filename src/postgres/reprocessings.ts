@@ -192,7 +192,7 @@ export async function feedReprocessing(
   pool: Pool,
   { window, limit }: Parameters<Registry['feedReprocessing']>[0],
 ): Promise<number> {
-  // The janitor asks every second, and nearly always there is no wish: no lock for that.
+  // The janitor asks in every round, and nearly always there is no wish: no lock for that.
   const open = await single(pool, 'select from reprocessings where done_at is null', [], { writes: false });
   if (open.rowCount === 0) return 0;
   return transaction(pool, async (db) => {
