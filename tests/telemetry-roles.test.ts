@@ -70,7 +70,7 @@ test('each role tells exactly the metrics of its role, and that it lives, on a p
   assert.deepEqual(codes, [0, 0, 0, 0]);
 });
 
-test('a process whose METRICS_PORT is in use says so in a sentence and ends', async (t) => {
+test('a process whose METRICS_PORT is in use says so in a sentence and ends', { timeout: 90_000 }, async (t) => {
   const journey = await openJourney(t);
   const { port, free } = await holdPort();
   t.after(free);

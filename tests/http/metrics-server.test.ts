@@ -110,13 +110,14 @@ describe('everything else', () => {
 });
 
 describe('the server', () => {
-  test('closes at once, with connections that wait for nothing', async () => {
+  test('closes at once, with connections that wait for nothing', { timeout: 20_000 }, async (t) => {
     const server = await serveMetrics(
       { metrics, log: silent },
       { host: '127.0.0.1', metricsPort: 0, metricsToken: '' },
     );
     const kept = request({ port: server.port, host: '127.0.0.1', path: '/health/live', agent: false });
     kept.setHeader('connection', 'keep-alive').end();
+    t.after(() => void kept.destroy());
     const [response] = (await new Promise((resolve, reject) => {
       kept.once('response', (...args) => resolve(args));
       kept.once('error', reject);
@@ -124,9 +125,9 @@ describe('the server', () => {
     response.on('error', () => {}).resume();
     const idle = connect(server.port, '127.0.0.1');
     idle.on('error', () => {});
+    t.after(() => void idle.destroy());
     await new Promise((resolve) => idle.once('connect', resolve));
     await server.close();
-    idle.destroy();
     await assert.rejects(fetch(`http://127.0.0.1:${server.port}/health/live`));
   });
 

@@ -209,6 +209,25 @@ describe('a starved worker', () => {
     await until('it starves', () => (starved(p).at(-1) ?? 0) >= 0.3);
   });
 
+  test('is none that gets one job after the other, however long another one has waited', async (t) => {
+    const p = await createPipeline(t, { ...short, starvedMs: 200 });
+    const { attachment: old } = await p.upload('IMG 0');
+    // Due for an hour, and nobody rings for it.
+    await p.pool.query(
+      `update jobs set not_before = now() - interval '1 hour', ring_at = now() + interval '1 hour' where attachment_id = $1`,
+      [old.id],
+    );
+    p.startRelay();
+    p.startWorker();
+    for (const endMs = performance.now() + 1200; performance.now() < endMs; ) {
+      const { attachment } = await p.upload('IMG 1');
+      await p.untilState(attachment.id, 'ready');
+    }
+    // Work comes every few milliseconds; a moment's pause of the machine is not what this is about.
+    assert.ok(Math.max(...starved(p)) < 0.8, `${Math.max(...starved(p))} s`);
+    await until('it starves once nothing comes', () => (starved(p).at(-1) ?? 0) >= 1);
+  });
+
   test('is none that is full, has nothing to do, or does not ask because a dependency is away', async (t) => {
     const { painter, go } = waiting();
     const full = await createPipeline(t, { ...short, renderConcurrency: 1 }, painter);
