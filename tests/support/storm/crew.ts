@@ -69,6 +69,8 @@ export interface Crew {
   front(member: 'api' | 'api 2'): TcpProxy;
   /** SIGKILL, at the named point if it is reached soon, and a new process. */
   kill(member: Member, point: Point | null): Promise<void>;
+  /** Does `act` while the process stands at the point, and lets it go on; false when the point is not reached soon. */
+  whileAt(member: Member, point: Point, act: () => void | Promise<void>): Promise<boolean>;
   /** SIGSTOP for so long, at the named point if it is reached soon, then SIGCONT. */
   stop(member: Member, ms: number, point: Point | null): Promise<void>;
   /** Runs what strikes a member when nothing else does. */
@@ -142,18 +144,29 @@ export async function openCrew(t: Scope, options: CrewOptions): Promise<Crew> {
     station.front = await frontOf(station.process);
   }
 
-  async function stop(member: Member, ms: number, point: Point | null): Promise<void> {
+  async function whileAt(member: Member, point: Point, act: () => void | Promise<void>): Promise<boolean> {
     const { process: role } = at(member);
-    if (point !== null) {
-      await role.arm(point, 'wait');
-      await Promise.race([role.reached(point).catch(() => undefined), lasts(pointMs)]);
-    }
-    process.kill(role.pid, 'SIGSTOP');
-    await lasts(ms);
-    process.kill(role.pid, 'SIGCONT');
-    if (point === null) return;
+    await role.arm(point, 'wait');
+    const reached = role.reached(point).then(
+      () => true,
+      () => false,
+    );
+    const isThere = await Promise.race([reached, lasts(pointMs).then(() => false)]);
+    if (isThere) await act();
     await role.disarm(point);
     await role.resume(point);
+    return isThere;
+  }
+
+  async function stop(member: Member, ms: number, point: Point | null): Promise<void> {
+    const { process: role } = at(member);
+    const sleep = async () => {
+      process.kill(role.pid, 'SIGSTOP');
+      await lasts(ms);
+      process.kill(role.pid, 'SIGCONT');
+    };
+    const slept = point !== null && (await whileAt(member, point, sleep));
+    if (!slept) await sleep();
   }
 
   return {
@@ -164,6 +177,7 @@ export async function openCrew(t: Scope, options: CrewOptions): Promise<Crew> {
     line: (member, dependency) => at(member).lines[dependency],
     front: (member) => at(member).front as TcpProxy,
     kill,
+    whileAt,
     stop,
     isBusy: (member) => locks.has(member),
     async alone(member, strike) {

@@ -6,7 +6,7 @@ import { type CephServer, startCeph } from '../engines/ceph.ts';
 import { type NatsServer, startNats } from '../engines/nats.ts';
 import { environmentOf, makeBucket } from '../engines/s3-buckets.ts';
 import { onEnd } from '../on-end.ts';
-import type { Crew } from './crew.ts';
+import type { Crew, Member } from './crew.ts';
 import { makeSmallDisk } from './disk.ts';
 import { fullDisk, type OpenStorm, postgresKills } from './embedded.ts';
 import { lasts } from './lasts.ts';
@@ -88,26 +88,28 @@ function rollBackOf(nats: NatsServer, copy: string): Strike {
   };
 }
 
+const never = new Promise<void>(() => {});
+
 function gatewayKills(ceph: CephServer, crew: Crew): Strike[] {
   const restart = async () => {
     await ceph.killGateway();
     await lasts(1_000);
     await ceph.startGateway();
   };
-  const inPut = (member: 'api' | 'worker', word: string): Strike => ({
+  const inPut = (putters: readonly Member[], word: string): Strike => ({
     kind: 'S3 gateway killed in a put',
-    target: `of ${member}, at "${word}"`,
+    target: `of ${putters.join(' or ')}, at "${word}"`,
     async run() {
-      const line = crew.line(member, 'storage');
-      if (line === null || !(await heardSoon(line.heard(word)))) return false;
+      const heard = putters.map((member) => crew.line(member, 'storage')?.heard(word) ?? never);
+      if (!(await heardSoon(Promise.race(heard)))) return false;
       await restart();
       return true;
     },
   });
   return [
     { kind: 'S3 gateway killed', target: 'radosgw', run: async () => void (await restart()) },
-    inPut('api', 'PUT /'),
-    inPut('worker', 'PUT /'),
-    inPut('api', 'partNumber='),
+    inPut(['api'], 'PUT /'),
+    inPut(['worker', 'worker 2'], 'PUT /'),
+    inPut(['api', 'api 2'], 'partNumber='),
   ];
 }

@@ -42,7 +42,8 @@ export interface LoadOptions {
   readonly keysMax: number;
 }
 
-const answerMs = 15_000;
+/** Longer than an API is ever stopped: a client that waits is there when it wakes. */
+const answerMs = 20_000;
 /** A key is answered within this after the storm at the latest. */
 const patienceMs = 180_000;
 /** Unanswered or unfinished uploads of one user. */
@@ -112,7 +113,7 @@ export async function openLoad(crew: Crew, options: LoadOptions): Promise<Load> 
 
   /** From the first byte to the end of the job, as far as the storm lets it see that. */
   async function follow(one: Sent, habit: number, over: AbortSignal): Promise<void> {
-    const [id] = await Promise.all(habit < 0.15 ? [persist(one), persist(one)] : [persist(one)]);
+    const [id] = await Promise.all(habit < 0.3 ? [persist(one), persist(one)] : [persist(one)]);
     if (habit > 0.85) await persist(one);
     if (id === null || id === undefined) return;
     const isOver = async () => over.aborted || (await isFinished(one.user, id));
@@ -154,6 +155,6 @@ function drawPicture({ small, landscapes, large }: Sources, random: () => number
     const half = landscape.subarray(0, Math.floor(landscape.length / 2));
     return { bytes: Buffer.concat([half, mark]), isCorrupt: true };
   }
-  const source = kind < 0.6 ? small : kind < 0.93 ? landscape : large;
+  const source = kind < 0.6 ? small : kind < 0.9 ? landscape : large;
   return { bytes: Buffer.concat([source, mark]), isCorrupt: false };
 }

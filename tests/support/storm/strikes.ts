@@ -93,7 +93,7 @@ export function kills(crew: Crew): Strike[] {
 /** Two decks: workers sleep at any time, and so do the others. */
 export function stops(crew: Crew): Strike[][] {
   const stop = (member: Member, ms: number, point: Point | null = null): Strike => ({
-    kind: ms === longStopMs ? 'SIGSTOP longer than a lease' : 'SIGSTOP for a while',
+    kind: ms >= longStopMs ? 'SIGSTOP longer than a lease' : 'SIGSTOP for a while',
     target: point === null ? member : `${member} at ${point}`,
     member,
     run: async () => void (await crew.stop(member, ms, point)),
@@ -101,7 +101,7 @@ export function stops(crew: Crew): Strike[][] {
   return [
     [stop('worker', longStopMs, 'worker.stored'), stop('worker 2', longStopMs), stop('worker', 4_000)],
     // An upload that sleeps longer than an orphan may live must not be committed when it wakes.
-    [stop('api 2', longStopMs, 'accept.stored'), stop('relay', 5_000, 'relay.taken'), stop('janitor', 5_000)],
+    [stop('api 2', longStopMs + 3_000, 'accept.stored'), stop('relay', 5_000, 'relay.taken'), stop('janitor', 5_000)],
   ];
 }
 
@@ -145,6 +145,7 @@ export function badLines(
     halfOpen('worker', 'database', longStopMs),
     halfOpen('api', 'database', 3_000),
     ...silent.map(([member, dependency]) => halfOpen(member, dependency, 4_000)),
+    lateSettle(crew, 'worker 2'),
     ...(['relay', 'worker 2'] as const).map((member) => noAnswers(crew, member)),
     ...(['api', 'worker 2'] as const).map((member) => slow(crew, member)),
     ...(['janitor', 'api 2', 'worker'] as const).map((member) => cut(crew, member)),
@@ -185,6 +186,22 @@ function lost202(crew: Crew, member: 'api' | 'api 2'): Strike {
 const momentMs = 6_000;
 export const heardSoon = (heard: Promise<void>): Promise<boolean> =>
   Promise.race([heard.then(() => true), lasts(momentMs).then(() => false)]);
+
+/** The settle of an attempt is held up on its way until the lease is over and another has the job, and then it arrives. */
+function lateSettle(crew: Crew, member: 'worker' | 'worker 2'): Strike {
+  return {
+    kind: 'settle held up longer than a lease',
+    target: member,
+    member,
+    async run() {
+      const line = crew.line(member, 'database');
+      if (!(await crew.whileAt(member, 'worker.stored', () => line?.delay(longStopMs)))) return false;
+      await lasts(longStopMs);
+      line?.delay(0);
+      return true;
+    },
+  };
+}
 
 function noAnswers(crew: Crew, member: Member): Strike {
   return {
