@@ -18,7 +18,7 @@ export type ChildWord =
 export interface Child {
   /** Resolves with the URL of its API, if it has one. Rejects `StartError` when the first start fails. */
   readonly ready: Promise<string | null>;
-  /** Ends it: SIGTERM, again when `hurry` aborts, SIGKILL when that does not help. Resolves when it is gone. */
+  /** Ends it: SIGTERM, the end of its IPC channel when `hurry` aborts, SIGKILL when that does not help. Resolves when it is gone. */
   stop(hurry: AbortSignal): Promise<void>;
 }
 
@@ -109,7 +109,8 @@ async function hear(child: ChildProcess): Promise<ChildWord> {
 async function end(child: ChildProcess, ended: Promise<void>, hurry: AbortSignal): Promise<void> {
   let killing: NodeJS.Timeout | undefined;
   const press = () => {
-    child.kill('SIGTERM');
+    // Not a second SIGTERM: so soon after the first it would be taken for an echo of it.
+    if (child.connected) child.disconnect();
     killing = setTimeout(() => child.kill('SIGKILL'), killMs);
   };
   child.kill('SIGTERM');

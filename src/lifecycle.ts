@@ -2,15 +2,20 @@
  * The end of a process: what is stopped, in which order, within which time.
  *
  * SIGTERM, SIGINT or SIGHUP starts the drain: the steps run one after the other, the last registered first, and may finish
- * what runs. When the grace time is over, at a second signal, or when the parent is gone (its IPC channel closes), `hurry`
- * aborts: a step then gives up what it can and comes to its end. An error that nobody caught ends the process with 1 at once: what
- * it held is repaired by the bell, what it would do in an unknown state is not.
+ * what runs. When the grace time is over, at a second signal, or when the parent ends its IPC channel (it is gone, or in a hurry
+ * itself), `hurry` aborts: a step then gives up what it can and comes to its end. One Ctrl-C is often two signals, of the terminal
+ * and of npm, which passes on what it got: a signal within `echoMs` of the one before it is an echo, and does nothing. An error
+ * that nobody caught ends the process with 1 at once: what it held is repaired by the bell, what it would do in an unknown
+ * state is not.
  */
 import { describe } from './errors.ts';
 import type { Log } from './pipeline/ports.ts';
 
 /** After `hurry`, the steps get this long before the process ends without them. */
 const lastResortMs = 10_000;
+
+/** Far above what npm needs to pass a signal on, below what a person needs to lose patience. */
+const echoMs = 1_500;
 
 export type Stop = (hurry: AbortSignal) => Promise<void>;
 
@@ -82,11 +87,12 @@ export function createLifecycle(deps: { log: Log }, settings: LifecycleSettings)
     exit(1);
   }
 
-  for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP']) source.on(name, () => stop(name));
+  const obey = withoutEchoes(stop);
+  for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP']) source.on(name, () => obey(name));
   // The engines that a supervisor started will not be there much longer: give back at once what can be given back.
   source.on('disconnect', () => {
-    stop('the supervisor is gone');
-    hurry.abort(new Error('The supervisor is gone'));
+    stop('the supervisor is gone or in a hurry');
+    hurry.abort(new Error('The supervisor is gone or in a hurry'));
   });
   source.on('uncaughtException', fault);
   source.on('unhandledRejection', fault);
@@ -95,5 +101,18 @@ export function createLifecycle(deps: { log: Log }, settings: LifecycleSettings)
     stop,
     draining: draining.signal,
     ended,
+  };
+}
+
+/** Calls `act` for a signal, and not for its echoes: those that come within `echoMs` of the one that was obeyed. */
+export function withoutEchoes(act: (name: string) => void): (name: string) => void {
+  let mayEcho = false;
+  return (name) => {
+    if (mayEcho) return;
+    mayEcho = true;
+    setTimeout(() => {
+      mayEcho = false;
+    }, echoMs).unref();
+    act(name);
   };
 }

@@ -254,6 +254,9 @@ export async function reprocess(tools: Tools, order: OrderOf<'reprocess'>): Prom
     else if (!wait) say(`Pipeline version ${version}: ${progressLine(wish)}`);
   }
   const last = wait && wish !== null ? await waitFor(tools, json) : wish;
+  if (!json && wait && last !== null && !isOver(last)) {
+    say('It was ended early: the reprocessing goes on. Its progress: reprocess --progress');
+  }
   const outcome = asksNothing ? null : 'asked';
   const left = wait ? await store.countBelow(version) : matching;
   if (json) say(JSON.stringify({ version, matching: left, outcome, reprocessing: shapeReprocessing(last) }));
@@ -283,8 +286,10 @@ async function waitFor({ operate, say, signal }: Tools, json: boolean): Promise<
   return await operate.follow(1000, tell, signal);
 }
 
+const isOver = ({ doneAt, unfinished }: Reprocessing): boolean => doneAt !== null && unfinished === 0;
+
 function progressLine(wish: Reprocessing): string {
-  const { remaining, unfinished, succeeded, failed, doneAt } = wish;
-  const end = doneAt !== null && unfinished === 0 ? 'all is over' : 'under way';
+  const { remaining, unfinished, succeeded, failed } = wish;
+  const end = isOver(wish) ? 'all is over' : 'under way';
   return `${end}: ${remaining} to come, ${unfinished} unfinished, ${succeeded} succeeded, ${failed} failed`;
 }

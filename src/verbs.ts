@@ -9,6 +9,7 @@ import type { Config } from './config.ts';
 import { createSystemClock } from './drivers/clock-system.ts';
 import { describe, StartError } from './errors.ts';
 import { ensureOperator } from './http/auth.ts';
+import { withoutEchoes } from './lifecycle.ts';
 import { createOperate, type Operate } from './pipeline/operate.ts';
 import type { People } from './pipeline/people.ts';
 import { BlobError, type Blobs, type Clock, type Log } from './pipeline/ports.ts';
@@ -116,7 +117,10 @@ export async function runVerb(order: VerbOrder, config: Config, telemetry: Telem
   const pool = createPool({ url, max: config.databasePoolMax, name: `skrepka ${order.kind}` });
   const signals = createSignals({ pool, url, log: telemetry.log });
   const interrupted = new AbortController();
-  if (mayTakeLong.includes(order.kind)) process.once('SIGINT', () => interrupted.abort());
+  if (mayTakeLong.includes(order.kind)) {
+    const interrupt = withoutEchoes(() => (interrupted.signal.aborted ? process.exit(130) : interrupted.abort()));
+    process.on('SIGINT', () => interrupt('SIGINT'));
+  }
   const notes = createNotes();
   try {
     await requireSchema(pool, embedded);

@@ -41,7 +41,8 @@ test('what was registered last is stopped first, each after the other has ended,
 });
 
 for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP']) {
-  test(`${name} lets steps finish what runs, a second one makes them hurry`, async () => {
+  test(`${name} lets steps finish what runs, a second one makes them hurry`, async (t) => {
+    t.mock.timers.enable({ apis: ['setTimeout'] });
     const { source, lifecycle } = prepare();
     let hurried = false;
     lifecycle.onStop('work', async (hurry) => {
@@ -49,6 +50,7 @@ for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP']) {
       hurried = true;
     });
     source.emit(name);
+    t.mock.timers.tick(1_500);
     await new Promise(setImmediate);
     assert.equal(hurried, false);
     source.emit(name);
@@ -56,6 +58,25 @@ for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP']) {
     assert.equal(hurried, true);
   });
 }
+
+test('a signal that two senders pass on is one: what comes within a second and a half of the first does not hurry', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const { source, lifecycle, lines } = prepare();
+  const { promise, resolve: finish } = Promise.withResolvers<void>();
+  let hurried = false;
+  lifecycle.onStop('work', async (hurry) => {
+    await Promise.race([promise, untilAborted(hurry)]);
+    hurried = hurry.aborted;
+  });
+  source.emit('SIGINT');
+  source.emit('SIGINT');
+  t.mock.timers.tick(1_499);
+  source.emit('SIGTERM');
+  finish();
+  assert.equal(await lifecycle.ended, 0);
+  assert.equal(hurried, false);
+  assert.deepEqual(lines, ['stopping', 'stopped']);
+});
 
 test('steps are made to hurry when the grace time is over', async () => {
   const { source, lifecycle } = prepare({ graceMs: 20 });

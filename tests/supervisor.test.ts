@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { request } from 'node:http';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -96,12 +97,38 @@ test('from an empty folder it becomes ready, shows the operator once, ends all o
   assert.equal((await post(`${again}/v1/sessions`, { handle: 'somebody', password: 'long enough 1' })).status, 201);
   assert.equal((await post(`${again}/v1/sessions`, operator)).status, 201);
   assert.doesNotMatch(second.stdout(), /operator|password/);
+  // npm passes on what the terminal has sent already: one key, two signals.
+  void second.ctrlC();
   assert.equal(await second.ctrlC(), 0);
+  assert.ok(!linesOf(second).some(({ text }) => text === 'giving up what runs'));
   for (const name of await readdir(dataDir, { recursive: true })) {
     if (!/\.(log|json|txt)$/.test(name)) continue;
     assert.ok(!(await readFile(path.join(dataDir, name), 'utf8')).includes(password), name);
   }
   assert.ok(!(await readdir(dataDir)).includes('lock'));
+});
+
+test('a second Ctrl-C, later than an echo of the first, makes all its processes hurry', async (t) => {
+  const { start } = await prepare(t);
+  const started = start();
+  const url = await started.ready();
+  const { body } = await post(`${url}/v1/users`, { handle: 'somebody', password: 'long enough 1' });
+  // An upload that stalls: the API would wait for it for as long as it may drain.
+  const stalled = request(`${url}/v1/attachments?filename=a.jpg`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${body.token}`, 'content-type': 'image/jpeg', 'content-length': 1000 },
+  });
+  stalled.on('error', () => {});
+  onEnd(t, () => stalled.destroy());
+  stalled.write('the first bytes');
+  const sentMs = performance.now();
+  void started.ctrlC();
+  const isSaid = (words: string) => linesOf(started).some(({ service, text }) => `${service} ${text}` === words);
+  await until('the API drains', () => isSaid('api,relay,janitor stopping'));
+  await until('it is no echo any more', () => performance.now() - sentMs > 1_600);
+  assert.ok(!isSaid('api,relay,janitor giving up what runs'));
+  assert.equal(await started.ctrlC(), 0);
+  assert.ok(isSaid('api,relay,janitor giving up what runs'));
 });
 
 test('the lines of its processes carry neither the password of the database nor that of the operator', async (t) => {

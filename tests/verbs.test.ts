@@ -10,6 +10,7 @@ import { type Said, skrepka } from './support/command.ts';
 import { onEnd } from './support/on-end.ts';
 import { freshDatabase } from './support/postgres.ts';
 import { startRole } from './support/role.ts';
+import { startCommand } from './support/started.ts';
 import { until } from './support/until.ts';
 
 const photograph = await readFile(path.join(import.meta.dirname, 'fixtures/orientation/small_6.jpg'));
@@ -170,6 +171,16 @@ test('what is ready is brought to the newest version and waited for; asking agai
     [1, `${unknownId}  pipeline version 2: there is no such attachment\n`],
   );
   assert.equal(await all.stop(), 0);
+});
+
+test('one Ctrl-C that comes twice, by the terminal and by npm, ends the waiting in order', async (t) => {
+  const { databaseUrl, dataDir } = await prepare(t);
+  // No janitor makes its jobs: the waiting would never end.
+  const waiting = startCommand(t, ['reprocess', '--wait'], { DATABASE_URL: databaseUrl, DATA_DIR: dataDir });
+  await until('it waits', () => waiting.stdout().includes('under way'));
+  void waiting.ctrlC();
+  assert.equal(await waiting.ctrlC(), 0);
+  assert.match(waiting.stdout(), /^It was ended early: /m);
 });
 
 test('a deleted variant is found, made anew on request, and found no more', async (t) => {
