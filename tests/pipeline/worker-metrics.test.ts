@@ -210,45 +210,65 @@ describe('a starved worker', () => {
   });
 
   test('is none that gets one job after the other, however long another one has waited', async (t) => {
-    const p = await createPipeline(t, { ...short, starvedMs: 200 });
+    const p = await createPipeline(t, short);
     const { attachment: old } = await p.upload('IMG 0');
-    // Due for an hour, and nobody rings for it.
+    // Due for an hour, and announced to a broker that has lost it.
     await p.pool.query(
-      `update jobs set not_before = now() - interval '1 hour', ring_at = now() + interval '1 hour' where attachment_id = $1`,
+      `update jobs
+       set not_before = now() - interval '1 hour', rung_at = now(), confirmed = 1, ring_at = now() + interval '1 hour'
+       where attachment_id = $1`,
       [old.id],
     );
+    p.store.plan('ringAgain', ...Array.from({ length: 1000 }, () => ({ before: away })));
     p.startRelay();
     p.startWorker();
-    for (const endMs = performance.now() + 1200; performance.now() < endMs; ) {
+    let longestMs = 0;
+    // However slow the machine is: long enough that the whole time is told from the longest pause in it.
+    for (const startMs = performance.now(); performance.now() - startMs < 1000 + 4 * longestMs; ) {
+      const beganMs = performance.now();
       const { attachment } = await p.upload('IMG 1');
       await p.untilState(attachment.id, 'ready');
+      longestMs = Math.max(longestMs, performance.now() - beganMs);
     }
-    // Work comes every few milliseconds; a moment's pause of the machine is not what this is about.
-    assert.ok(Math.max(...starved(p)) < 0.8, `${Math.max(...starved(p))} s`);
-    await until('it starves once nothing comes', () => (starved(p).at(-1) ?? 0) >= 1);
+    const most = Math.max(...starved(p));
+    assert.ok(most < (2 * longestMs) / 1000 + 0.3, `${most} s, with pauses of ${longestMs} ms`);
   });
 
-  test('is none that is full, has nothing to do, or does not ask because a dependency is away', async (t) => {
+  test('is none that is full', async (t) => {
     const { painter, go } = waiting();
-    const full = await createPipeline(t, { ...short, renderConcurrency: 1 }, painter);
-    full.startRelay();
-    full.startWorker();
-    for (let i = 0; i < 2; i += 1) await full.upload(`IMG ${i}`);
-    await until('it is full', () => full.meter.gauged('worker_slots_busy').at(-1) === 1);
-    await untilTold(full, 5);
-    const idle = await createPipeline(t, short);
-    idle.startWorker();
-    await untilTold(idle, 5);
-    const cut = await createPipeline(t, short);
-    cut.store.plan('claim', { before: away });
-    cut.store.plan('health', ...Array.from({ length: 8 }, () => ({ before: away })));
-    await cut.upload('IMG 1');
-    cut.startRelay();
-    cut.startWorker();
-    await until('the store is away', () => cut.meter.gauged('breaker_open', { dependency: 'store' }).at(-1) === 1);
-    await untilTold(cut, 3);
+    const p = await createPipeline(t, { ...short, renderConcurrency: 1 }, painter);
+    p.startRelay();
+    p.startWorker();
+    for (let i = 0; i < 2; i += 1) await p.upload(`IMG ${i}`);
+    await until('it is full', () => p.meter.gauged('worker_slots_busy').at(-1) === 1);
+    const before = starved(p).length;
+    await untilTold(p, 6);
+    // The first is told by the claim itself.
+    assert.deepEqual([...new Set(starved(p).slice(before + 1))], [0]);
     go();
-    for (const p of [full, idle, cut]) assert.deepEqual([...new Set(starved(p))], [0]);
+  });
+
+  test('is none that has nothing to do', async (t) => {
+    const p = await createPipeline(t, short);
+    p.startRelay();
+    p.startWorker();
+    await untilTold(p, 5);
+    assert.deepEqual([...new Set(starved(p))], [0]);
+  });
+
+  test('is none that does not ask because a dependency is away', async (t) => {
+    const p = await createPipeline(t, short);
+    p.store.plan('claim', { before: away });
+    p.store.plan('health', ...Array.from({ length: 1000 }, () => ({ before: away })));
+    await p.upload('IMG 1');
+    p.startRelay();
+    p.startWorker();
+    await until('the store is away', () => p.meter.gauged('breaker_open', { dependency: 'store' }).at(-1) === 1);
+    // A round that had begun before may still end.
+    await untilTold(p, 2);
+    const before = starved(p).length;
+    await untilTold(p, 4);
+    assert.deepEqual([...new Set(starved(p).slice(before))], [0]);
   });
 });
 
