@@ -16,6 +16,7 @@ import type { OpenStorm } from '../support/storm/embedded.ts';
 import { type Load, openLoad } from '../support/storm/load.ts';
 import { kills, play, stops, type Told } from '../support/storm/strikes.ts';
 import { postWatch, reportOf } from '../support/storm/watchman.ts';
+import { until } from '../support/until.ts';
 
 const seed = Number(process.env.STORM_SEED ?? 1);
 
@@ -34,11 +35,8 @@ export function storm(name: string, open: OpenStorm): void {
     const ends: (() => Promise<void>)[] = [];
     let it: Storm;
     /** A failure shows how to have this storm again, and what happened in it. */
-    const nothing = async (wrong: readonly string[]) => {
+    const nothing = (wrong: readonly string[]) => {
       if (wrong.length === 0) return;
-      // For whoever looks into it: everything that the processes said.
-      const file = process.env.STORM_OUTPUT;
-      if (file) await writeFile(file, it.crew.output());
       const told = it.told.story.join('\n  ');
       assert.fail(`STORM_SEED=${seed}\n  ${wrong.join('\n  ')}\nAfter this storm:\n  ${told}`);
     };
@@ -47,6 +45,9 @@ export function storm(name: string, open: OpenStorm): void {
       it = await passThrough({ after: (clean) => void ends.push(clean) }, open);
     });
     after(async () => {
+      // For whoever looks into it: what happened, and everything that the processes said.
+      const file = process.env.STORM_OUTPUT;
+      if (file && it) await writeFile(file, [...it.told.story, it.crew.output()].join('\n'));
       for (const end of ends) await end();
     });
 
@@ -63,20 +64,23 @@ export function storm(name: string, open: OpenStorm): void {
       nothing(await it.checker.objects()));
     test('answers uploads and questions with what a client can use: 202, or try again', () => nothing(it.load.wrongs));
     test('ends no process but those that were killed', () => nothing(it.crew.deaths));
-    test('has struck with every kind of fault, while uploads were taken in', async (t) => {
-      const accepted = it.load.sent.filter(({ ids }) => ids.length > 0).length;
+    test('has struck with every kind of fault, while uploads were taken in', (t) => {
+      const accepted = acceptedOf(it.load);
       t.diagnostic(`seed ${seed}: ${accepted} uploads answered with 202, ${corrupt(it.load)} of them corrupt`);
       t.diagnostic(`answers by status: ${JSON.stringify(Object.fromEntries(it.load.answers))} (0: none)`);
       t.diagnostic(`a full disk is ${it.disk}`);
       for (const [kind, count] of it.told.counts) t.diagnostic(`${String(count).padStart(3)} × ${kind}`);
       const missing = [...it.told.counts].filter(([, count]) => count === 0).map(([kind]) => `never struck: ${kind}`);
-      await nothing(missing);
-      assert.ok(accepted >= 30, `${accepted} uploads are no load`);
+      nothing(missing);
+      assert.ok(accepted >= acceptedMin);
       assert.ok(corrupt(it.load) > 0);
     });
   });
 }
 
+/** A busy machine takes longer for them. */
+const acceptedMin = 40;
+const acceptedOf = (load: Load) => load.sent.filter(({ ids }) => ids.length > 0).length;
 const corrupt = (load: Load) => load.sent.filter(({ isCorrupt }) => isCorrupt).length;
 
 /** From the first process to the last answer. */
@@ -84,7 +88,7 @@ async function passThrough(scope: Scope, open: OpenStorm): Promise<Storm> {
   const engines = await open(scope);
   await postWatch(engines.postgres);
   const crew = await openCrew(scope, engines);
-  const load = await openLoad(crew, { seed, users: 5, keysMax: 240 });
+  const load = await openLoad(crew, { seed, users: 8, keysMax: 200 });
   const over = new AbortController();
   const running = load.run(over.signal);
   const told = await Promise.race([
@@ -92,7 +96,8 @@ async function passThrough(scope: Scope, open: OpenStorm): Promise<Storm> {
     // It only ends before when it failed.
     running.then(() => Promise.reject(new Error('the load ended before the storm'))),
   ]);
-  over.abort();
+  const isLoad = () => acceptedOf(load) >= acceptedMin;
+  await until(`${acceptedMin} uploads are accepted`, isLoad, { deadlineMs: 120_000 }).finally(() => over.abort());
   await running;
   const checker = createChecker(engines.postgres, engines.blobs, load.sent);
   await checker.unfinished();

@@ -71,8 +71,8 @@ export interface Crew {
   kill(member: Member, point: Point | null): Promise<void>;
   /** Does `act` while the process stands at the point, and lets it go on; false when the point is not reached soon. */
   whileAt(member: Member, point: Point, act: () => void | Promise<void>): Promise<boolean>;
-  /** SIGSTOP for so long, at the named point if it is reached soon, then SIGCONT. */
-  stop(member: Member, ms: number, point: Point | null): Promise<void>;
+  /** SIGSTOP for so long, then SIGCONT; at the named point, or not at all when it is not reached soon. */
+  stop(member: Member, ms: number, point: Point | null): Promise<boolean>;
   /** Runs what strikes a member when nothing else does. */
   alone<T>(member: Member, strike: () => Promise<T>): Promise<T>;
   isBusy(member: Member): boolean;
@@ -158,15 +158,16 @@ export async function openCrew(t: Scope, options: CrewOptions): Promise<Crew> {
     return isThere;
   }
 
-  async function stop(member: Member, ms: number, point: Point | null): Promise<void> {
-    const { process: role } = at(member);
+  async function stop(member: Member, ms: number, point: Point | null): Promise<boolean> {
+    const { pid } = at(member).process;
     const sleep = async () => {
-      process.kill(role.pid, 'SIGSTOP');
+      process.kill(pid, 'SIGSTOP');
       await lasts(ms);
-      process.kill(role.pid, 'SIGCONT');
+      process.kill(pid, 'SIGCONT');
     };
-    const slept = point !== null && (await whileAt(member, point, sleep));
-    if (!slept) await sleep();
+    if (point !== null) return await whileAt(member, point, sleep);
+    await sleep();
+    return true;
   }
 
   return {

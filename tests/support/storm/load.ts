@@ -48,7 +48,8 @@ const answerMs = 20_000;
 const patienceMs = 180_000;
 /** Unanswered or unfinished uploads of one user. */
 const openMax = 3;
-const tryAgain = new Set([409, 429, 503]);
+/** 408: it slept on the way, and is asked to send again. */
+const tryAgain = new Set([408, 409, 429, 503]);
 
 export async function openLoad(crew: Crew, options: LoadOptions): Promise<Load> {
   const sources = await readSources();
@@ -97,10 +98,10 @@ export async function openLoad(crew: Crew, options: LoadOptions): Promise<Load> 
   async function live({ name, random, user }: (typeof users)[number], over: AbortSignal): Promise<void> {
     const running = new Set<Promise<void>>();
     for (let number = 0; !over.aborted && sent.length < options.keysMax; number += 1) {
-      const { bytes, isCorrupt } = drawPicture(sources, random, `${name}.${number}`);
-      const one: Sent = {
-        ...{ user, userName: name, key: `${name}.${number}`, bytes, sha256: sha256(bytes), isCorrupt, ids: [] },
-      };
+      const key = `${name}.${number}`;
+      const isCorrupt = number % 8 === 2;
+      const bytes = drawPicture(sources, random, { name: key, isCorrupt });
+      const one: Sent = { user, userName: name, key, bytes, sha256: sha256(bytes), isCorrupt, ids: [] };
       sent.push(one);
       const habit = random();
       const work = follow(one, habit, over).finally(() => running.delete(work));
@@ -146,15 +147,15 @@ async function readSources(): Promise<Sources> {
 }
 
 /** Every picture is another one: bytes behind its end give it a digest of its own. */
-function drawPicture({ small, landscapes, large }: Sources, random: () => number, name: string) {
+function drawPicture(
+  { small, landscapes, large }: Sources,
+  random: () => number,
+  { name, isCorrupt }: { name: string; isCorrupt: boolean },
+): Buffer {
   const kind = random();
   const landscape = landscapes[Math.floor(random() * landscapes.length)] as Buffer;
   const mark = Buffer.from(`\0${name}`);
   // The header is whole and half of the picture is not there.
-  if (kind < 0.08) {
-    const half = landscape.subarray(0, Math.floor(landscape.length / 2));
-    return { bytes: Buffer.concat([half, mark]), isCorrupt: true };
-  }
-  const source = kind < 0.6 ? small : kind < 0.9 ? landscape : large;
-  return { bytes: Buffer.concat([source, mark]), isCorrupt: false };
+  if (isCorrupt) return Buffer.concat([landscape.subarray(0, Math.floor(landscape.length / 2)), mark]);
+  return Buffer.concat([kind < 0.55 ? small : kind < 0.9 ? landscape : large, mark]);
 }
