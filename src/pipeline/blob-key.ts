@@ -10,9 +10,14 @@ const prefixForm = /^([a-z0-9][a-z0-9.-]{0,199}\/)*([a-z0-9][a-z0-9.-]{0,199})?$
 /** S3 allows 1,024 bytes; what we make is under 150. */
 const keyLengthMax = 512;
 
+/** Whether it is a key of ours. What others put beside our objects may have any name. */
+export function isBlobKey(key: string): boolean {
+  return typeof key === 'string' && key.length <= keyLengthMax && keyForm.test(key);
+}
+
 /** Throws a `TypeError` for anything that is not a key. */
 export function checkBlobKey(key: string): void {
-  if (typeof key !== 'string' || key.length > keyLengthMax || !keyForm.test(key)) {
+  if (!isBlobKey(key)) {
     throw new TypeError(`Expected a key of lower-case segments, received ${JSON.stringify(key)}`);
   }
 }

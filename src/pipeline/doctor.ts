@@ -63,6 +63,8 @@ export interface Report extends Progress {
   readonly counts: Readonly<Record<FindingKind, number>>;
   /** Findings whose repair was asked for now. */
   readonly repaired: number;
+  /** Strays among them whose key is none of ours: told, left alone, and no fault of anything. */
+  readonly alien: number;
   /** False when the signal ended it early. */
   readonly complete: boolean;
 }
@@ -71,7 +73,9 @@ export interface SweepReport {
   /** The first `findingsMax` of each; `found` and `bytes` count all of them. */
   readonly staging: readonly Stray[];
   readonly published: readonly Stray[];
-  readonly found: { readonly staging: number; readonly published: number };
+  /** In neither folder of ours: never touched. */
+  readonly elsewhere: readonly Stray[];
+  readonly found: Readonly<Record<Place, number>>;
   readonly bytes: number;
   /** Sent to the clean-ups; 0 of a dry run. */
   readonly scheduled: number;
@@ -145,8 +149,8 @@ export function createDoctor(deps: DoctorDeps, settings: DoctorSettings): Doctor
   }
 
   async function sweep(options: Parameters<Doctor['sweep']>[0], signal: AbortSignal): Promise<SweepReport> {
-    const lists: Readonly<Record<Place, Stray[]>> = { staging: [], published: [] };
-    const found = { staging: 0, published: 0 };
+    const lists: Readonly<Record<Place, Stray[]>> = { staging: [], published: [], elsewhere: [] };
+    const found = { staging: 0, published: 0, elsewhere: 0 };
     const sums = { bytes: 0, scheduled: 0, listed: 0 };
     const patiently = createPatience(deps, signal);
     const complete = await untilAborted(signal, () =>
@@ -215,11 +219,13 @@ function createTold(onProgress: (done: Progress) => void = () => {}) {
     stray: 0,
   };
   let repaired = 0;
+  let alien = 0;
   let done: Progress = { attachments: 0, objects: 0, listed: 0 };
   return {
     tell(finding: Finding) {
       counts[finding.kind] += 1;
       if (finding.repair === 'rebuilding' || finding.repair === 'scheduled') repaired += 1;
+      if (finding.kind === 'stray' && finding.repair === 'none') alien += 1;
       if (findings.length < findingsMax) findings.push(finding);
     },
     progress(more: Progress) {
@@ -230,7 +236,7 @@ function createTold(onProgress: (done: Progress) => void = () => {}) {
       };
       onProgress(done);
     },
-    report: () => ({ ...done, findings, counts, repaired }),
+    report: () => ({ ...done, findings, counts, repaired, alien }),
   };
 }
 

@@ -89,10 +89,12 @@ export function createExamination(
     if (ofVariants.length === 0) return;
     const remedy = await mend(now, flaws);
     // Null: its set was replaced between two lines of this function.
-    if (remedy !== null) for (const flaw of ofVariants) tell(asFinding(now, flaw, remedy));
+    if (remedy === null) return;
+    const why = remedy === 'none' ? '; its original is not whole either' : '';
+    for (const flaw of ofVariants) tell(asFinding(now, { ...flaw, detail: flaw.detail + why }, remedy));
   }
 
-  /** Has the variants made anew, where there is something to make them from. */
+  /** Has the variants made anew, where there is something to make them from: `none` without a whole original. */
   async function mend(row: Audited, flaws: readonly Flaw[]): Promise<Remedy | null> {
     if (flaws.some(({ object }) => object.role === 'original')) return 'none';
     if (!repair) return 'possible';

@@ -9,6 +9,7 @@
  * feeds the jobs of a reprocessing.
  */
 import { describe } from '../errors.ts';
+import { isBlobKey } from './blob-key.ts';
 import { BlobError, type Blobs, type Clock, type Log, type Meter, type Reach } from './ports.ts';
 import type { Cleanup, Store } from './store.ts';
 import { createStrays, isOfUnknown, type Place, type StraysSettings } from './strays.ts';
@@ -119,7 +120,8 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
   /** Deletes those of the keys that no row names and no running attempt may still publish. */
   async function remove(keys: readonly string[]) {
     const named = await store.namedAmong(keys);
-    const unnamed = keys.filter((key) => !named.has(key));
+    // A folder of ours may hold what somebody else put there, under a name that is no key: it stays, and doctor tells of it.
+    const unnamed = keys.filter((key) => isBlobKey(key) && !named.has(key));
     if (named.size > 0) log.warn({ kept: named.size }, 'janitor: kept objects that rows still name');
     if (unnamed.length === 0) return;
     await blobs.deleteMany(unnamed);

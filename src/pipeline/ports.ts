@@ -98,7 +98,10 @@ export interface Blobs {
   copy(from: string, to: string): Promise<void>;
   /** Deletes; keys without an object are fine. */
   deleteMany(keys: readonly string[]): Promise<void>;
-  /** Objects whose key starts with `prefix`, in key order, from the first after `after` on. `next` is what to pass as `after`, null at the end. */
+  /**
+   * Objects whose key starts with `prefix`, in key order, from the first after `after` on. `next` is what to pass as `after`, null at the
+   * end. What others have put there is listed too, under names that may be no keys of ours, and control characters among them.
+   */
   list(
     prefix: string,
     options?: { after?: string; limit?: number },

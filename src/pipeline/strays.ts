@@ -6,19 +6,20 @@
  * are kept from that haste. A key that we never make may be somebody else's: it is told and left alone. A published object
  * whose attachment has no row at all, not even a tombstone, means that database and objects do not belong together: a
  * database of an earlier time, or the wrong one. The janitor leaves those alone, and operators have a day to change their mind.
+ * What lies in neither folder of ours is told to operators alone: it is nothing that the janitor could do anything about.
  */
 import { isId } from '../ids.ts';
 import type { BlobEntry, Blobs, Clock } from './ports.ts';
 import type { Store } from './store.ts';
 
 export interface StraysSettings {
-  /** Age below which an object under `attachments/` is left alone. */
+  /** Age below which an object under `attachments/`, or in no folder of ours, is left alone. */
   readonly graceMs: number;
   /** Age below which an object under `staging/` is left alone: its upload has no row while it is on its way. */
   readonly orphanMs: number;
 }
 
-export const places = ['staging', 'published'] as const;
+export const places = ['staging', 'published', 'elsewhere'] as const;
 export type Place = (typeof places)[number];
 
 export interface Stray extends BlobEntry {
@@ -48,22 +49,27 @@ export interface Strays {
 }
 
 const listMax = 500;
-const prefixes: Readonly<Record<Place, string>> = { staging: 'staging/', published: 'attachments/' };
+const prefixes: Readonly<Record<Place, string>> = { staging: 'staging/', published: 'attachments/', elsewhere: '' };
+const folders = [prefixes.published, prefixes.staging];
 
 export function createStrays(
   { store, blobs, clock }: { store: Store; blobs: Blobs; clock: Clock },
   settings: StraysSettings,
 ): Strays {
-  const ages: Readonly<Record<Place, number>> = { staging: settings.orphanMs, published: settings.graceMs };
+  const { orphanMs, graceMs } = settings;
+  const ages: Readonly<Record<Place, number>> = { staging: orphanMs, published: graceMs, elsewhere: graceMs };
 
   async function page(place: Place, after: string | null): Promise<StrayPage> {
-    const { objects, next } = await blobs.list(prefixes[place], { after: after ?? undefined, limit: listMax });
+    const listed = await blobs.list(prefixes[place], { after: after ?? undefined, limit: listMax });
+    const { objects, next } = place === 'elsewhere' ? upToFolders(listed) : listed;
     const before = clock.wallMs() - ages[place];
     const old = objects.filter((object) => object.modifiedAt.getTime() < before);
     return { listed: objects.length, strays: await straysAmong(place, old), next };
   }
 
   async function straysAmong(place: Place, objects: readonly BlobEntry[]): Promise<readonly Stray[]> {
+    // No row names a key outside of our folders.
+    if (place === 'elsewhere') return objects.map((object) => ({ ...object, place, ours: false, known: false }));
     const rest = await unnamed(objects);
     if (rest.length === 0) return [];
     const known = await store.knownAttachments(rest.map(({ key }) => attachmentOf(key)));
@@ -101,6 +107,16 @@ export function createStrays(
   }
 
   return { page, schedule };
+}
+
+/**
+ * Of a page of everything, what comes before a folder of ours; it goes on behind that folder, whose objects may be millions. `0` is the
+ * character after `/`.
+ */
+function upToFolders({ objects, next }: { objects: readonly BlobEntry[]; next: string | null }) {
+  const at = objects.findIndex(({ key }) => folders.some((folder) => key.startsWith(folder)));
+  const folder = folders.find((one) => objects[at]?.key.startsWith(one));
+  return folder === undefined ? { objects, next } : { objects: objects.slice(0, at), next: folder.replace(/\/$/, '0') };
 }
 
 /** True for what can only be explained by a database that is not the one of these objects, or of another time. */

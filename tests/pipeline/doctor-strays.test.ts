@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import { newId } from '../../src/ids.ts';
 import { attemptPrefix, stagingKey } from '../../src/pipeline/attachment.ts';
 import { waiting } from '../support/attempts.ts';
-import { doctorOf, leftKey, type Pipeline, plant, publish, told, written } from '../support/doctor.ts';
+import { doctorOf, leftKey, type Pipeline, plant, plantStranger, publish, told, written } from '../support/doctor.ts';
 import { createPipeline } from '../support/pipeline.ts';
 import { until } from '../support/until.ts';
 
@@ -96,14 +96,29 @@ describe('an object that no row names', () => {
       'staging/backup/dump.sql',
     ];
     for (const key of foreign) await plant(p, key);
-    await plant(p, 'elsewhere/thing');
+    const { attachment } = await p.upload('IMG 1');
+    const strangers = [`attachments/${attachment.id}/README \x1b.jpg`, 'zoo/Notes.txt', 'at-the-top', 'b/c'];
+    for (const key of strangers) await plantStranger(p, key);
     const report = await doctorOf(p).examined({ repair: true });
-    assert.deepEqual(told(report), Array(4).fill('stray no key of ours, left alone none'));
-    assert.equal(report.repaired, 0);
+    assert.deepEqual(told(report), Array(8).fill('stray no key of ours, left alone none'));
+    assert.deepEqual(report.findings.map(({ key }) => key).sort(), [...foreign, ...strangers].sort());
+    assert.deepEqual([report.repaired, report.alien], [0, 8]);
     assert.deepEqual(await cleanups(p), []);
     const sweep = await doctorOf(p).swept();
-    assert.deepEqual([sweep.found, sweep.scheduled], [{ staging: 1, published: 3 }, 0]);
-    assert.equal((await p.keys()).length, 5);
+    assert.deepEqual([sweep.found, sweep.scheduled], [{ staging: 1, published: 4, elsewhere: 3 }, 0]);
+    assert.deepEqual(sweep.elsewhere.map(({ key }) => key).sort(), strangers.slice(1).sort());
+    assert.equal((await p.keys()).length, 9);
+  });
+
+  test('under a name that is no key keeps nothing of ours from being deleted, and stays', async (t) => {
+    const p = await createPipeline(t);
+    const [a] = await publish(p, 'IMG 1');
+    assert.ok(a);
+    const stranger = await plantStranger(p, `attachments/${a.id}/README.jpg`);
+    await p.store.port.deleteAttachment(a.ownerId, a.id, { graceMs: 0 });
+    p.startJanitor();
+    await until('all of ours is gone', async () => (await p.keys()).join() === stranger);
+    await until('its clean-ups have ended', async () => (await cleanups(p)).length === 0);
   });
 });
 
@@ -166,7 +181,10 @@ describe('a sweep', () => {
       new AbortController().signal,
     );
     assert.deepEqual([dry.staging.map(({ key }) => key), dry.published.map(({ key }) => key)], [[orphan], [left]]);
-    assert.deepEqual([dry.found, dry.bytes, dry.scheduled, dry.complete], [{ staging: 1, published: 1 }, 10, 0, true]);
+    assert.deepEqual(
+      [dry.found, dry.bytes, dry.scheduled, dry.complete],
+      [{ staging: 1, published: 1, elsewhere: 0 }, 10, 0, true],
+    );
     assert.equal(seen.at(-1), dry.listed);
     assert.deepEqual(await written(p), before);
     assert.equal((await doctorOf(p).swept()).scheduled, 2);
@@ -181,6 +199,9 @@ describe('a sweep', () => {
     await plant(p, leftKey(newId()));
     const stop = new AbortController();
     const sweep = await doctorOf(p).sweep({ dryRun: false, onProgress: () => stop.abort() }, stop.signal);
-    assert.deepEqual([sweep.complete, sweep.found, sweep.scheduled], [false, { staging: 1, published: 0 }, 1]);
+    assert.deepEqual(
+      [sweep.complete, sweep.found, sweep.scheduled],
+      [false, { staging: 1, published: 0, elsewhere: 0 }, 1],
+    );
   });
 });

@@ -279,6 +279,8 @@ describe('a repair', () => {
     const before = await written(p);
     const report = await doctorOf(p).examined({ repair: true });
     assert.deepEqual(told(report), ['lost_original original none', 'lost_variant crop none']);
+    const variant = report.findings.find(({ kind }) => kind === 'lost_variant');
+    assert.match(variant?.detail ?? '', /; its original is not whole either$/);
     assert.equal(report.repaired, 0);
     assert.equal(p.store.calls('rebuild'), 0);
     assert.deepEqual(await written(p), before);

@@ -1,6 +1,6 @@
 /** What tests of doctor and strays share: a doctor for whom everything is old, objects that nobody names, and damage on request. */
-import { readFile, rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { newId } from '../../src/ids.ts';
 import { attemptPrefix } from '../../src/pipeline/attachment.ts';
 import { createDoctor, type Report } from '../../src/pipeline/doctor.ts';
@@ -38,6 +38,13 @@ export const leftKey = (attachmentId: string, name = 'thumbnail.jpg') =>
 
 export async function plant(p: Pipeline, key: string, text = 'left'): Promise<string> {
   await p.blobs.port.put(key, chunks(text));
+  return key;
+}
+
+/** An object whose name no driver would take from us: of somebody else. */
+export async function plantStranger(p: Pipeline, key: string): Promise<string> {
+  await mkdir(dirname(pathOf(p, key)), { recursive: true });
+  await writeFile(pathOf(p, key), 'left');
   return key;
 }
 

@@ -11,7 +11,7 @@ interface Bounds {
   readonly batch: number;
 }
 
-/** Keys below `folder` in key order. `folder` is empty or ends in `/`. What is no key (temporary files, links, strangers) is passed over. */
+/** Keys below `folder` in key order. `folder` is empty or ends in `/`. What is no object of anybody (links, hidden names, temporary files among them) is passed over. */
 export async function* walk(root: string, folder: string, bounds: Bounds): AsyncGenerator<string> {
   for (let last = ''; ; ) {
     const entries = await firstEntries(root, folder, last, bounds);
@@ -49,8 +49,9 @@ async function firstEntries(root: string, folder: string, last: string, bounds: 
   return entries;
 }
 
+/** A name that no key of ours has is listed as well, as a bucket would: somebody has put it there. */
 function entryOf(folder: string, dirent: Dirent): string | null {
-  if (!/^[a-z0-9][a-z0-9.-]*$/.test(dirent.name)) return null;
+  if (dirent.name.startsWith('.')) return null;
   if (dirent.isDirectory()) return `${folder}${dirent.name}/`;
   return dirent.isFile() ? `${folder}${dirent.name}` : null;
 }
@@ -60,7 +61,7 @@ function isWanted(entry: string, { prefix, after }: Bounds): boolean {
   return entry > after || (entry.endsWith('/') && after.startsWith(entry));
 }
 
-/** Keys are ASCII, so code units are bytes. */
+/** Our keys are ASCII, so code units are bytes; the names of others have at least an order that is always the same. */
 function byBytes(a: string, b: string): number {
   return a < b ? -1 : a > b ? 1 : 0;
 }
