@@ -15,6 +15,7 @@ export type VerbOrder = { readonly json: boolean } & (
       readonly state: JobState | null;
       readonly errorCode: Code | null;
       readonly owner: string | null;
+      readonly attachment: string | null;
       readonly limit: number;
       readonly cursor: string | null;
     }
@@ -52,6 +53,9 @@ It works on the engines that the environment names. Without DATABASE_URL it find
 "npm start" in DATA_DIR (./data). All settings: docs/configuration.md.
 Exit codes: 0 done, 1 refused or failed, 2 not understood.`;
 
+/** Ends every complaint about a word. */
+export const helpHint = (word: string): string => `Try "npm run -s skrepka -- ${word} --help".`;
+
 /** Adds the verbs; `order` is called with what was asked for. */
 export function addVerbs(program: Command, order: (asked: VerbOrder) => void, refuse: Refuse): void {
   const verb = (words: string, summary: string, description: string, examples: readonly string[]) => {
@@ -61,6 +65,7 @@ export function addVerbs(program: Command, order: (asked: VerbOrder) => void, re
       .summary(summary)
       .description(description)
       .option('--json', 'print JSON, for programs')
+      .showHelpAfterError(helpHint(words))
       .addHelpText('after', `\nExamples:\n${shown}\n${where}`);
   };
   const parse = parsers(refuse);
@@ -84,23 +89,25 @@ function addReads(verb: Verb, order: Place, parse: Parse): void {
   verb('jobs', 'list jobs, newest first', 'Lists jobs, newest first.', [
     'jobs --state failed',
     'jobs --error-code corrupt_image --owner ada',
+    'jobs --attachment 019a7c3e-0000-7000-8000-000000000000',
     'jobs --state failed --limit 200 --json',
   ])
     .option('--state <state>', `only those in a state: ${jobStates.join(', ')}`, parse.state)
     .option('--error-code <code>', 'only those with an error code: see docs/errors.md', parse.code)
     .option('--owner <user>', 'only those of a user: handle or id', parse.user)
+    .option('--attachment <id>', 'only those of an attachment', parse.id)
     .option('--limit <count>', `how many, at most ${limits.pageMax}`, parse.count(limits.pageMax), 20)
     .option('--cursor <cursor>', 'go on where the page before ended')
-    .action(({ state = null, errorCode = null, owner = null, limit, cursor = null, json = false }) =>
-      order({ kind: 'jobs', state, errorCode, owner, limit, cursor, json }),
+    .action(({ state = null, errorCode = null, owner = null, attachment = null, limit, cursor = null, json = false }) =>
+      order({ kind: 'jobs', state, errorCode, owner, attachment, limit, cursor, json }),
     );
   verb(
     'job',
     'show one job: why it is as it is, its attempts and history',
-    'Shows one job: its state and why, its attempts, its history, and what can be done. The id is that of a job, as "jobs" lists it.',
+    'Shows one job: its state and why, its attempts, its history, and what can be done. The id is that of a job, as "jobs" lists it, or of an attachment, whose newest job is shown.',
     ['job 019a7c3e-0000-7000-8000-000000000000'],
   )
-    .argument('<id>', 'id of the job', parse.id)
+    .argument('<id>', 'id of the job, or of its attachment', parse.id)
     .action((id, { json = false }) => order({ kind: 'job', id, json }));
 }
 
@@ -109,7 +116,7 @@ function addReplay(verb: Verb, order: Place, parse: Parse): void {
   verb(
     'replay',
     'try failed jobs again, by id or by filter',
-    `Tries failed jobs again: a new generation of the same job, with its counters at zero. Nothing else is changed by it: a job that is queued, runs or has succeeded stays as it is, and so does one whose original is not kept any more. By id it ends with 1 when one of them was not replayed; by filter those are counted and it ends with 0. Needs ids, a filter, or --all.`,
+    `Tries failed jobs again: a new generation of the same job, with its failures at zero. An id is that of a job, or of an attachment, whose newest job is meant. Nothing else is changed by it: a job that is queued, runs or has succeeded stays as it is, and so does one whose original is not kept any more. By id it ends with 1 when one of them was not replayed; by filter those are counted and it ends with 0. Needs ids, a filter, or --all.`,
     [
       'replay 019a7c3e-0000-7000-8000-000000000000',
       'replay --error-code render_timeout --dry-run',
@@ -118,7 +125,7 @@ function addReplay(verb: Verb, order: Place, parse: Parse): void {
       'replay --all',
     ],
   )
-    .argument('[ids...]', 'ids of jobs', parse.ids)
+    .argument('[ids...]', 'ids of jobs, or of their attachments', parse.ids)
     .option('--error-code <code>', 'those that failed with a code', parse.code)
     .option('--owner <user>', 'those of a user: handle or id', parse.user)
     .option('--older-than <age>', 'those that failed longer ago: 30s, 5m, 2h, 7d', parse.age)
@@ -191,8 +198,8 @@ function addCare(verb: Verb, order: Place, parse: Parse): void {
   verb(
     'doctor',
     'compare rows with objects, both ways, and repair',
-    `Compares what the database says with what the storage has, both ways, and reports every difference. With --repair a lost or damaged variant is made anew and an object that no row names goes to the clean-ups; a lost original cannot come back and is reported. Ends with 1 while something is found that was not repaired.`,
-    ['doctor', 'doctor --deep', 'doctor --repair'],
+    `Compares what the database says with what the storage has, both ways, and reports every difference. With --repair a lost or damaged variant is made anew and an object that no row names goes to the clean-ups; a lost original cannot come back and is reported. What only --deep finds, only --deep --repair repairs. Ends with 1 while something is found that was not repaired; a key that is not of our making is told and left alone, and counts for nothing.`,
+    ['doctor', 'doctor --repair', 'doctor --deep', 'doctor --deep --repair'],
   )
     .option('--repair', 'repair what can be repaired')
     .option('--deep', 'read every object and compare its digest: as long as it takes to read all of the storage')

@@ -1,6 +1,6 @@
 /** The words of the command line: roles and verbs, their help, and what is refused. The only file that imports `commander`. */
 import { Argument, Command, CommanderError, InvalidArgumentError } from 'commander';
-import { addVerbs, type VerbOrder } from './cli-verbs.ts';
+import { addVerbs, helpHint, type VerbOrder } from './cli-verbs.ts';
 import { type Role, roles } from './roles.ts';
 
 export type Order =
@@ -40,6 +40,7 @@ export function readOrder(words: readonly string[], version: string): Order {
     .summary('run everything on this machine')
     .description('Runs everything on this machine: PostgreSQL (unless DATABASE_URL names one), the API and a worker.')
     .addHelpText('after', startHelp)
+    .showHelpAfterError(helpHint('start'))
     .action(() => {
       order = { kind: 'start' };
     });
@@ -47,6 +48,7 @@ export function readOrder(words: readonly string[], version: string): Order {
     .command('migrate')
     .summary('bring the database to the schema of this build')
     .description('Brings the database of DATABASE_URL to the schema of this build. Safe to run many times and at once.')
+    .showHelpAfterError(helpHint('migrate'))
     .action(() => {
       order = { kind: 'migrate' };
     });
@@ -81,7 +83,8 @@ function addRoles(program: Command, run: (named: readonly Role[]) => void): void
       .command(word)
       .summary(`role: ${about[word]}`)
       .description(`Runs the role ${word}: ${about[word]}.`)
-      .addHelpText('after', engines);
+      .addHelpText('after', engines)
+      .showHelpAfterError(helpHint(word));
   for (const word of roles) {
     role(word)
       .addArgument(new Argument('[roles...]', 'further roles for the same process').choices([...roles]))

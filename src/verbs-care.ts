@@ -9,7 +9,8 @@ import { createDoctor, type Finding, type Report, type SweepReport } from './pip
 import { recipes } from './pipeline/recipe.ts';
 import { appliedMigrations } from './postgres/migrate.ts';
 import type { Tools } from './verbs.ts';
-import { count, duration, pairs, size, table } from './verbs-show.ts';
+import { progressLine } from './verbs-jobs.ts';
+import { count, duration, escaped, pairs, size, table } from './verbs-show.ts';
 import { buildBroker } from './wiring-engines.ts';
 
 type OrderOf<K extends VerbOrder['kind']> = VerbOrder & { readonly kind: K };
@@ -47,7 +48,7 @@ export async function showStatus(tools: Tools, { json }: OrderOf<'status'>): Pro
       ['skrepka', packageFile.version],
       [
         'pipeline',
-        `version ${pipeline.version} by the settings given here; this build makes ${pipeline.recipes.join(', ')}`,
+        `version ${pipeline.version} by the PIPELINE_VERSION of this terminal, of ${pipeline.recipes.join(', ')} of this build; what each API makes: skrepka_build_info`,
       ],
       ...Object.entries(parts).map(([name, part]): [string, string] => [
         name,
@@ -63,12 +64,7 @@ export async function showStatus(tools: Tools, { json }: OrderOf<'status'>): Pro
       ],
       ['pace', `${queue.acceptedPerSecond.toFixed(2)}/s accepted, ${queue.finishedPerSecond.toFixed(2)}/s finished`],
       ['clean-ups', String(queue.cleanups)],
-      [
-        'reprocessing',
-        wish === null
-          ? 'nobody has asked for it'
-          : `to version ${wish.version}: ${wish.remaining} to come, ${wish.unfinished} unfinished, ${wish.succeeded} succeeded, ${wish.failed} failed`,
-      ],
+      ['reprocessing', wish === null ? 'nobody has asked for it' : `to version ${wish.version}: ${progressLine(wish)}`],
     ]),
   );
   return code;
@@ -123,18 +119,23 @@ function shapeSweep(report: SweepReport) {
     modified_at: modifiedAt.toISOString(),
     ours,
   });
-  return { ...report, staging: report.staging.map(stray), published: report.published.map(stray) };
+  return {
+    ...report,
+    staging: report.staging.map(stray),
+    published: report.published.map(stray),
+    elsewhere: report.elsewhere.map(stray),
+  };
 }
 
 function showSweep({ say }: Tools, report: SweepReport, dryRun: boolean): void {
-  const strays = [...report.staging, ...report.published];
+  const strays = [...report.staging, ...report.published, ...report.elsewhere];
   const now = Date.now();
   if (strays.length > 0) {
     say(
       table(
         ['KEY', 'SIZE', 'AGE', 'OURS'],
         strays.map((stray) => [
-          stray.key,
+          escaped(stray.key),
           size(stray.size),
           duration(now - stray.modifiedAt.getTime()),
           stray.ours ? 'yes' : 'no: left alone',
@@ -142,7 +143,7 @@ function showSweep({ say }: Tools, report: SweepReport, dryRun: boolean): void {
       ),
     );
   }
-  const found = report.found.staging + report.found.published;
+  const found = report.found.staging + report.found.published + report.found.elsewhere;
   say(`${count(found, 'object')} of ${report.listed} named by no row, ${size(report.bytes)}.`);
   if (dryRun) say('Nothing was changed.');
   else if (found > 0)
@@ -163,9 +164,9 @@ export async function examine(tools: Tools, { repair, deep, json }: OrderOf<'doc
     tools.signal,
   );
   if (json) tools.say(JSON.stringify(shapeReport(report)));
-  else showReport(tools, report, repair);
+  else showReport(tools, report, { repair, deep });
   const found = Object.values(report.counts).reduce((sum, amount) => sum + amount, 0);
-  return report.complete && found === report.repaired ? 0 : 1;
+  return report.complete && found === report.repaired + report.alien ? 0 : 1;
 }
 
 function shapeReport({ findings, ...sums }: Report) {
@@ -173,20 +174,22 @@ function shapeReport({ findings, ...sums }: Report) {
   return { ...sums, findings: findings.map(shape) };
 }
 
-const remedies: Readonly<Record<Finding['repair'], string>> = {
+const remedies: Readonly<Record<Exclude<Finding['repair'], 'possible'>, string>> = {
   none: 'cannot be repaired',
-  possible: 'doctor --repair',
   rebuilding: 'being made anew',
   under_way: 'a job is at it',
   scheduled: 'sent to the clean-ups',
 };
 
-function showReport({ say }: Tools, report: Report, repair: boolean): void {
+function showReport({ say }: Tools, report: Report, { repair, deep }: { repair: boolean; deep: boolean }): void {
+  // What only its bytes show is not seen again without reading them.
+  const order = ({ kind }: Finding) => (deep && kind === 'damaged' ? 'doctor --deep --repair' : 'doctor --repair');
+  const remedy = (found: Finding) => (found.repair === 'possible' ? order(found) : remedies[found.repair]);
   if (report.findings.length > 0) {
     say(
       table(
         ['KIND', 'REPAIR', 'KEY', 'DETAIL'],
-        report.findings.map((found) => [found.kind, remedies[found.repair], found.key, found.detail]),
+        report.findings.map((found) => [found.kind, remedy(found), escaped(found.key), found.detail]),
       ),
     );
   }
@@ -195,7 +198,9 @@ function showReport({ say }: Tools, report: Report, repair: boolean): void {
     `${count(report.attachments, 'attachment')} with ${count(report.objects, 'object')} examined, ${report.listed} objects listed: ${count(found, 'finding')}${repair ? `, ${report.repaired} under repair` : ''}.`,
   );
   if (report.findings.length < found) say(`The first ${report.findings.length} are shown.`);
-  if (report.findings.some((each) => each.repair === 'possible')) say('To repair what can be: doctor --repair');
+  if (report.alien > 0) say(`${count(report.alien, 'key')} not of our making: left alone, and no fault.`);
+  const orders = new Set(report.findings.filter((each) => each.repair === 'possible').map(order));
+  if (orders.size > 0) say(`To repair what can be: ${[...orders].toSorted().at(0)}`);
   if (!report.complete) say('It was ended early: there may be more.');
 }
 

@@ -21,7 +21,8 @@ export async function listJobs(tools: Tools, order: OrderOf<'jobs'>): Promise<nu
   const { store, say } = tools;
   const { state, errorCode, limit } = order;
   const ownerId = await ownerOf(tools, order.owner);
-  const page = await store.listJobs({ state, errorCode, ownerId, limit, cursor: order.cursor }).catch(refuseCursor);
+  const filter = { state, errorCode, ownerId, attachmentId: order.attachment };
+  const page = await store.listJobs({ ...filter, limit, cursor: order.cursor }).catch(refuseCursor);
   if (order.json) {
     say(JSON.stringify({ items: page.items.map(shapeJob), next_cursor: page.nextCursor }));
     return 0;
@@ -74,7 +75,9 @@ async function handlesOf({ people }: Tools, jobs: readonly JobView[]): Promise<R
 
 export async function showJob(tools: Tools, order: OrderOf<'job'>): Promise<number> {
   const { store, say } = tools;
-  const found = (await store.job(order.id)) ?? (await newestJobOf(tools, order.id));
+  const byId = await store.job(order.id);
+  const ofAttachment = byId === null ? await jobsOf(tools, order.id) : [];
+  const found = byId ?? (ofAttachment[0] ? await store.job(ofAttachment[0].id) : null);
   if (found === null) throw new StartError(`There is no job, and no attachment with a job, of the id ${order.id}.`);
   const { job, events } = found;
   const attempts = attemptsOf(events, job.generation);
@@ -88,14 +91,15 @@ export async function showJob(tools: Tools, order: OrderOf<'job'>): Promise<numb
   say(events.length === 0 ? 'History: not kept any more (HISTORY_RETENTION)' : `History\n${eventTable(events)}`);
   const advice = adviceFor(job);
   if (advice) say(`\n${advice}`);
+  if (ofAttachment.length > 1)
+    say(`\nIt is the newest of several: npm run -s skrepka -- jobs --attachment ${order.id}`);
   return 0;
 }
 
-/** Users know the ids of attachments, not those of jobs. */
-async function newestJobOf({ store }: Tools, attachmentId: string) {
+/** The newest two jobs of an attachment: users know the ids of attachments, not those of jobs. */
+async function jobsOf({ store }: Pick<Tools, 'store'>, attachmentId: string): Promise<readonly JobView[]> {
   const any = { state: null, errorCode: null, ownerId: null, cursor: null };
-  const [job] = (await store.listJobs({ ...any, attachmentId, limit: 1 })).items;
-  return job === undefined ? null : await store.job(job.id);
+  return (await store.listJobs({ ...any, attachmentId, limit: 2 })).items;
 }
 
 function facts(job: JobView, handle: string): [string, string][] {
@@ -148,6 +152,7 @@ function eventTable(events: readonly JobEvent[]): string {
 function adviceFor(job: JobView): string | null {
   switch (job.state) {
     case 'failed':
+      if (job.errorCode === 'staging_lost' || job.errorCode === 'staging_corrupt') return uploadAgain;
       return `${(job.errorCode && remedies[job.errorCode]) ?? 'A replay helps once the cause is gone.'}\nTo try it again: npm run -s skrepka -- replay ${job.id}`;
     case 'queued':
       return 'It waits for a worker. When "status" tells that due jobs wait long, look at relay and workers.';
@@ -160,7 +165,8 @@ function adviceFor(job: JobView): string | null {
 
 const byLimit = (setting: string) =>
   `The picture is above ${setting}. A replay helps after that was raised and the workers were started again.`;
-const uploadAgain = 'A replay cannot help: the owner has to upload the file again. "doctor" tells what else is lost.';
+const uploadAgain =
+  'The owner has to upload the file again: a replay helps only when the object was put back under its key, whole. "doctor" tells what else is lost.';
 
 /** What can be done about a failure. */
 const remedies: Readonly<Partial<Record<Code, string>>> = {
@@ -174,8 +180,6 @@ const remedies: Readonly<Partial<Record<Code, string>>> = {
     'It needed more than RENDER_MEMORY. A replay helps after that was raised and the workers were started again.',
   render_crashed: 'The decoder crashed on it. A replay helps when a newer build does not.',
   worker_lost: 'Its workers died or hung while they had it: look at their log and their memory first, then replay.',
-  staging_lost: uploadAgain,
-  staging_corrupt: uploadAgain,
   storage_unavailable:
     'The storage refused this object again and again. A replay helps once "status" and "doctor" find the storage well.',
   internal: 'A fault of ours: the detail and the log of the worker say where. A replay helps once it is mended.',
@@ -188,17 +192,21 @@ const refusals: Readonly<Record<Exclude<Replay, 'replayed'>, string>> = {
   job_unfinished: 'it is queued or running already',
   job_ended: 'it was superseded or cancelled, or its attachment was deleted or shows a newer version',
   staging_gone: 'its original is not kept any more (FAILED_RETENTION); the owner has to upload it again',
-  not_found: 'there is no such job',
+  not_found: 'there is no such job, and no attachment with a job',
 };
 
-export async function replayJobs({ operate, say }: Tools, order: OrderOf<'replay'>): Promise<number> {
+export async function replayJobs({ operate, store, say }: Tools, order: OrderOf<'replay'>): Promise<number> {
   const results: { id: string; result: Replay; job: ReturnType<typeof shapeJob> | null }[] = [];
   for (const id of order.ids) {
-    const { replay, job } = await operate.replay(id, who);
+    const byId = await operate.replay(id, who);
+    // An owner tells the id of the attachment: its newest job is meant.
+    const [newest] = byId.replay === 'not_found' ? await jobsOf({ store }, id) : [];
+    const { replay, job } = newest === undefined ? byId : await operate.replay(newest.id, who);
+    const named = newest === undefined ? id : `${id}  job ${newest.id}`;
     results.push({ id, result: replay, job: job === null ? null : shapeJob(job) });
     if (order.json) continue;
-    if (replay === 'replayed') say(`${id}  replayed: it is queued, in generation ${job?.generation ?? 'unknown'}`);
-    else say(`${id}  nothing was changed: ${refusals[replay]}`);
+    if (replay === 'replayed') say(`${named}  replayed: it is queued, in generation ${job?.generation ?? 'unknown'}`);
+    else say(`${named}  nothing was changed: ${refusals[replay]}`);
   }
   if (order.json) say(JSON.stringify({ results }));
   return results.every(({ result }) => result === 'replayed') ? 0 : 1;
@@ -217,7 +225,7 @@ export async function replayMany(tools: Tools, order: OrderOf<'replay-many'>): P
   const { matched, replayed, skipped } = answer;
   if (dryRun) {
     say(
-      `${count(matched, 'failed job')} would be looked at, ${Math.min(matched, limit)} of them now. Nothing was changed.`,
+      `${count(matched, 'failed job')} matched; up to ${Math.min(matched, limit)} would be replayed. Nothing was changed.`,
     );
     return 0;
   }
@@ -288,8 +296,12 @@ async function waitFor({ operate, say, signal }: Tools, json: boolean): Promise<
 
 const isOver = ({ doneAt, unfinished }: Reprocessing): boolean => doneAt !== null && unfinished === 0;
 
-function progressLine(wish: Reprocessing): string {
-  const { remaining, unfinished, succeeded, failed } = wish;
-  const end = isOver(wish) ? 'all is over' : 'under way';
-  return `${end}: ${remaining} to come, ${unfinished} unfinished, ${succeeded} succeeded, ${failed} failed`;
+/** How a wish stands. One that has ended does not take up what has become ready below its version since: that needs another. */
+export function progressLine(wish: Reprocessing): string {
+  const { version, remaining, unfinished, succeeded, failed, doneAt } = wish;
+  const made = `${unfinished} unfinished, ${succeeded} succeeded, ${failed} failed`;
+  if (doneAt !== null && remaining > 0) {
+    return `the wish has ended: ${made} so far; ${remaining} more are ready below version ${version}: ask again`;
+  }
+  return `${isOver(wish) ? 'all is over' : 'under way'}: ${remaining} to come, ${made}`;
 }

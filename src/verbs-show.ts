@@ -25,6 +25,12 @@ export function pairs(rows: readonly (readonly [string, string])[]): string {
 // The detail of an error may hold what a user uploaded; a control character could repaint the terminal.
 const plain = (text: string): string => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, ' ');
 
+/** A key of the storage, which others may have named: told so that it can be found, and so that it cannot repaint the terminal. */
+export const escaped = (key: string): string =>
+  key.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\\]/gu, (sign) =>
+    sign === '\\' ? '\\\\' : `\\u{${sign.codePointAt(0)?.toString(16)}}`,
+  );
+
 /** `850 ms`, `12 s`, `7 min`, `5 h`, `9 d`. */
 export function duration(ms: number): string {
   const steps = [

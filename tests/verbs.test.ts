@@ -1,6 +1,6 @@
 /** The operators' verbs as processes on a real database: what they print for people and for programs, what they change, their codes. */
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import test from 'node:test';
@@ -90,11 +90,18 @@ test('a job that really failed is found, understood and replayed; its owner sees
 
   const replayed = await verb(`replay ${id}`);
   assert.deepEqual([replayed.code, replayed.stdout], [0, `${id}  replayed: it is queued, in generation 2\n`]);
+  const ofAttachment = parsed<{ items: ShownJob[] }>(await verb(`jobs --attachment ${broken.id} --json`));
+  assert.deepEqual(
+    ofAttachment.items.map((job) => job.id),
+    [id],
+  );
   await until('it failed again', async () => {
     const shown = parsed<{ job: ShownJob; attempts: { generation: number }[] }>(await verb(`job ${id} --json`));
     return shown.job.state === 'failed' && shown.attempts.map((attempt) => attempt.generation).join() === '1,2';
   });
   assert.match((await verb(`job ${id}`)).stdout, /failed +queued +replayed +- +operator cli/);
+  const byAttachment = await verb(`replay ${broken.id}`);
+  assert.equal(byAttachment.stdout, `${broken.id}  job ${id}  replayed: it is queued, in generation 3\n`);
   assert.equal(await all.stop(), 0);
 });
 
@@ -128,7 +135,7 @@ test('a replay by filter counts first when asked to, then takes what fits', asyn
   await upload(corrupt, 'failed');
   assert.equal(await all.stop(), 0);
   const dry = await verb('replay --error-code corrupt_image --dry-run');
-  assert.equal(dry.stdout, '2 failed jobs would be looked at, 2 of them now. Nothing was changed.\n');
+  assert.equal(dry.stdout, '2 failed jobs matched; up to 2 would be replayed. Nothing was changed.\n');
   const none = { matched: 0, replayed: 0, skipped: {} };
   assert.deepEqual(parsed(await verb('replay --error-code render_timeout --json')), none);
   assert.deepEqual(parsed(await verb('replay --older-than 1h --json')), none);
@@ -170,6 +177,17 @@ test('what is ready is brought to the newest version and waited for; asking agai
     [unknown.code, unknown.stdout],
     [1, `${unknownId}  pipeline version 2: there is no such attachment\n`],
   );
+  assert.match(
+    (await verb(`job ${id}`)).stdout,
+    new RegExp(`It is the newest of several: .* jobs --attachment ${id}$`, 'm'),
+  );
+
+  // At version 1 still, and after the wish had ended.
+  await upload(photograph, 'ready');
+  const ended =
+    /the wish has ended: 0 unfinished, 1 succeeded, 0 failed so far; 1 more are ready below version 2: ask again$/m;
+  assert.match((await verb('reprocess --progress')).stdout, ended);
+  assert.match((await verb('status')).stdout, ended);
   assert.equal(await all.stop(), 0);
 });
 
@@ -210,6 +228,49 @@ test('a deleted variant is found, made anew on request, and found no more', asyn
   await until('it is whole again', async () => (await verb('doctor')).code === 0);
   await user.assertWhole(await user.attachment(id), photograph);
   assert.equal((await user.attachment(id)).variants.length, whole.variants.length);
+  assert.equal(await all.stop(), 0);
+});
+
+test('what only its bytes show is repaired by what found it, and keys of others are told without being a fault', async (t) => {
+  const { verb, upload, dataDir, all } = await live(t);
+  const { id } = await upload(photograph, 'ready');
+  const blobs = path.join(dataDir, 'blobs');
+  const names = await readdir(blobs, { recursive: true });
+  const name = names.find((one) => one.includes(id) && one.includes('thumbnail')) ?? assert.fail(names.join());
+  const bytes = await readFile(path.join(blobs, name));
+  await rm(path.join(blobs, name));
+  await writeFile(
+    path.join(blobs, name),
+    bytes.map((byte) => byte ^ 1),
+  );
+  await writeFile(path.join(blobs, 'Notes\u001b[2J.txt'), 'of somebody else');
+  const young = await verb('doctor');
+  assert.deepEqual([young.code, /Notes/.test(young.stdout)], [0, false]);
+  const found = await verb('doctor --deep');
+  assert.equal(found.code, 1);
+  assert.match(found.stdout, /^damaged +doctor --deep --repair +/m);
+  assert.match(found.stdout, /^To repair what can be: doctor --deep --repair$/m);
+  const repaired = await verb('doctor --deep --repair');
+  assert.equal(repaired.code, 0, repaired.stdout);
+  const settings = { CLEANUP_GRACE: '6s', LEASE: '6s', RENEW: '1500ms', LEASE_RESERVE: '1s', RENDER_TIMEOUT: '5s' };
+  const told = await until('it is old enough', async () => {
+    const said = await verb('doctor', settings);
+    return said.stdout.includes('Notes') && !said.stdout.includes('being made') && said;
+  });
+  assert.match(told.stdout, /^stray +cannot be repaired +Notes\\u\{1b\}\[2J\.txt +no key of ours, left alone: /m);
+  assert.match(told.stdout, /^1 key not of our making: left alone, and no fault\.$/m);
+  assert.equal(told.code, 0, told.stdout);
+  assert.match((await verb('sweep --dry-run', settings)).stdout, /^Notes\\u\{1b\}\[2J\.txt .*no: left alone$/m);
+  assert.equal(await all.stop(), 0);
+});
+
+test('an original that is lost is told with what its owner has to do, and no replay is advised', async (t) => {
+  const { verb, upload, pool, all } = await live(t);
+  const { id } = await upload(corrupt, 'failed');
+  await pool.query(`update jobs set error_code = 'staging_lost' where attachment_id = $1`, [id]);
+  const { stdout } = await verb(`job ${id}`);
+  assert.match(stdout, /^The owner has to upload the file again: /m);
+  assert.doesNotMatch(stdout, /To try it again/);
   assert.equal(await all.stop(), 0);
 });
 
