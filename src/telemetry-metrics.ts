@@ -78,6 +78,7 @@ export const metrics: Readonly<Record<string, Metric>> = {
     code: ['too_many_uploads', 'overloaded'],
     why: ['pending', 'parallel', 'rate', 'backlog', 'staging', 'uploads'],
   }),
+  objects_missing_total: counter(['api'], 'Downloads that found no object where a row names one.'),
 
   bells_rung_total: counter(['relay'], 'Announcements that the broker confirmed.', {
     marked: ['true', 'false'],

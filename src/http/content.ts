@@ -189,8 +189,9 @@ async function open(deps: HttpDeps, piece: Piece, look: () => Promise<Piece>, re
   const now = await look();
   const again = now.key === piece.key ? null : await tryOpen(deps, now, request);
   if (again) return again;
+  deps.meter.count('objects_missing_total');
   throw new SkrepkaError('storage_unavailable', {
-    log: `no object ${now.key}, which a row names`,
+    log: `no object ${now.key}, which a row names: "skrepka doctor --repair" makes a lost variant anew and tells what else is lost`,
     retryAfterSeconds: 5,
   });
 }

@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { parse } from 'yaml';
 import { roles } from '../../src/roles.ts';
+import { table } from '../../src/settings.ts';
 import { type Metric, metrics, prefix } from '../../src/telemetry-metrics.ts';
 import { readText } from '../support/compose-files.ts';
 
@@ -119,6 +120,25 @@ describe('what the rules and the dashboard ask for', () => {
   test('leaves no metric unseen', () => {
     const seen = new Set(asked.flatMap(selectorsOf).map(({ series }) => metricOf(series)));
     for (const [name, metric] of Object.entries(metrics)) assert.ok(seen.has(metric), `nobody looks at ${name}`);
+  });
+});
+
+describe('the scrape of npm start', () => {
+  test('asks its two processes on their ports, under names that the rules know, with the same rules and pace', () => {
+    const whole = parse(readText('deploy/prometheus/prometheus.yml')) as Record<string, unknown>;
+    const single = parse(readText('deploy/prometheus/npm-start.yml')) as Record<string, unknown> & {
+      scrape_configs: { job_name: string; static_configs: { targets: string[] }[] }[];
+    };
+    assert.deepEqual([single.global, single.rule_files], [whole.global, whole.rule_files]);
+    const asks = single.scrape_configs.map((one) => [
+      one.job_name,
+      one.static_configs.flatMap(({ targets }) => targets),
+    ]);
+    assert.deepEqual(asks, [
+      ['skrepka-api', [`127.0.0.1:${table.port.fallback}`]],
+      ['skrepka-worker', ['127.0.0.1:9464']],
+    ]);
+    assert.ok(document.includes('METRICS_PORT=9464 npm start'));
   });
 });
 

@@ -235,7 +235,7 @@ describe('416', () => {
 
 describe('503', () => {
   it('answers when the object is gone, of another size, or out of reach, and says nothing of keys', async (t) => {
-    const { get, blobs, lines, pool, id } = await ready(t);
+    const { get, blobs, lines, counts, pool, id } = await ready(t);
     blobs.plan('open', { before: () => new BlobError('unavailable', 'host s3.internal') });
     blobs.plan('open', { before: () => new BlobError('missing', 'No object') });
     for (let round = 0; round < 2; round += 1) {
@@ -246,7 +246,9 @@ describe('503', () => {
       assert.equal(answer.headers.get('content-disposition'), null);
       assert.ok(!/internal|attachments\//.test(answer.bytes.toString()));
     }
-    assert.ok(lines.some((line) => line.startsWith('warn') && line.includes('which a row names')));
+    assert.ok(lines.some((line) => line.startsWith('warn') && /which a row names: .*doctor --repair/.test(line)));
+    // Of the two only the one that is gone, not the one out of reach.
+    assert.equal(counts.filter((name) => name === 'objects_missing_total').length, 1);
     assert.equal((await get()).status, 200);
     const { rows } = await pool.query('select original_key from attachments where id = $1', [id]);
     await blobs.port.put(rows[0].original_key, Readable.from([bytes.subarray(1)]));

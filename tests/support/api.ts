@@ -86,6 +86,8 @@ export async function startApi(
   const world = await startStore(t);
   const people = createPeople({ pool: world.pool });
   const { log, lines } = recordingLog();
+  /** Names of the counters that grew, in order. */
+  const counts: string[] = [];
   const real: HttpDeps = {
     store: world.store,
     people,
@@ -94,7 +96,7 @@ export async function startApi(
     accept: untouchable('accept'),
     signals: world.signals,
     log,
-    meter: { count() {}, observe() {}, gauge() {} },
+    meter: { count: (name) => counts.push(name), observe() {}, gauge() {} },
     metrics: untouchable('metrics'),
     clock: createSystemClock(),
   };
@@ -117,7 +119,7 @@ export async function startApi(
     return { id: user.id, handle, token };
   };
 
-  return { ...world, url, people, lines, account, call: caller(url), close: () => server.close() };
+  return { ...world, url, people, lines, counts, account, call: caller(url), close: () => server.close() };
 }
 
 /** Sends a request over a real connection: `call('POST /v1/chats', { token, json })`. */
