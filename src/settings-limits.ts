@@ -37,7 +37,7 @@ export const limits = {
     'MAX_STAGING_BYTES',
     'bytes',
     '10GiB',
-    'Bytes of uploads that are not published yet; above it 503.',
+    'Bytes of uploads that are not published yet; above it 503. At least `MAX_UPLOAD_BYTES`.',
     {
       min: 1,
       max: 1024 * gibi,
@@ -63,7 +63,7 @@ export const limits = {
     'MAX_UPLOADS_PER_USER',
     'int',
     '16',
-    'Uploads of one user that one API process receives at once; above it 429.',
+    'Uploads of one user that one API process receives at once; above it 429. At most `MAX_UPLOADS`.',
     {
       min: 1,
       max: 10_000,

@@ -36,10 +36,17 @@ export const table = {
   registration: s('Server', 'REGISTRATION', 'choice', 'open', 'Whether anyone may register.', {
     choices: ['open', 'closed'],
   }),
-  drainMs: s('Server', 'DRAIN', 'duration', '50s', 'Grace time to finish what runs after SIGTERM.', {
-    min: 0,
-    max: hour,
-  }),
+  drainMs: s(
+    'Server',
+    'DRAIN',
+    'duration',
+    '50s',
+    'Grace time to finish what runs after SIGTERM. Less than `STOP_GRACE`.',
+    {
+      min: 0,
+      max: hour,
+    },
+  ),
   killMs: s(
     'Server',
     'STOP_GRACE',
@@ -87,17 +94,24 @@ export const table = {
     max: hour,
   }),
   retryCapMs: s('Jobs', 'RETRY_CAP', 'duration', '5m', 'Bound of that doubling.', { min: 1, max: day }),
-  leaseMs: s('Jobs', 'LEASE', 'duration', '45s', 'Time for which a claim is exclusive unless renewed.', {
-    min: 300,
-    max: hour,
-  }),
+  leaseMs: s(
+    'Jobs',
+    'LEASE',
+    'duration',
+    '45s',
+    'Time for which a claim is exclusive unless renewed. More than 3 × `RENEW`, more than `RENDER_TIMEOUT`.',
+    {
+      min: 300,
+      max: hour,
+    },
+  ),
   renewMs: s('Jobs', 'RENEW', 'duration', '10s', 'How often a running claim is renewed.', { min: 50, max: hour }),
   leaseReserveMs: s(
     'Jobs',
     'LEASE_RESERVE',
     'duration',
     '5s',
-    'How long before its lease ends a worker falls silent.',
+    'How long before its lease ends a worker falls silent. Less than `LEASE` − `RENEW`.',
     {
       min: 10,
       max: hour,
@@ -167,22 +181,29 @@ export const table = {
     'BROKER_REDELIVERY',
     'duration',
     '60s',
-    'After which the broker delivers again what was not ended.',
+    'After which the broker delivers again what was not ended. More than `LEASE`.',
     {
       min: 100,
       max: hour,
     },
   ),
-  publishTimeoutMs: s('Broker', 'PUBLISH_TIMEOUT', 'duration', '5s', 'Longest wait for a confirmation.', {
-    min: 50,
-    max: minute,
-  }),
+  publishTimeoutMs: s(
+    'Broker',
+    'PUBLISH_TIMEOUT',
+    'duration',
+    '5s',
+    'Longest wait for a confirmation. Less than `RING_RETRY`.',
+    {
+      min: 50,
+      max: minute,
+    },
+  ),
   breakerFloorMs: s(
     'Broker',
     'BREAKER_FLOOR',
     'duration',
     '500ms',
-    'First wait before a dependency that is down is tried again.',
+    'First wait before a dependency that is down is tried again. At most `BREAKER_CAP`.',
     {
       min: 10,
       max: hour,
@@ -201,7 +222,7 @@ export const table = {
     'RERING',
     'duration',
     '30s',
-    'Least wait before an announced and unclaimed job is announced again.',
+    'Least wait before an announced and unclaimed job is announced again. At most `RERING_CAP`.',
     {
       min: 100,
       max: hour,
@@ -228,7 +249,7 @@ export const table = {
     'CLEANUP_GRACE',
     'duration',
     '2m',
-    'Wait before objects of an ended attempt are deleted: lease and slowest request.',
+    'Wait before objects of an ended attempt are deleted: lease and slowest request. At least `LEASE`. Below this age no published object is a stray.',
     {
       min: 0,
       max: day,
@@ -245,10 +266,17 @@ export const table = {
       max: 30 * day,
     },
   ),
-  orphanMs: s('Janitor', 'ORPHAN_AGE', 'duration', '24h', 'Age at which a staging object without a row is deleted.', {
-    min: 0,
-    max: 30 * day,
-  }),
+  orphanMs: s(
+    'Janitor',
+    'ORPHAN_AGE',
+    'duration',
+    '24h',
+    'Age at which a staging object without a row is deleted. At least `MAX_UPLOAD_TIME`.',
+    {
+      min: 0,
+      max: 30 * day,
+    },
+  ),
   failedRetentionMs: s(
     'Janitor',
     'FAILED_RETENTION',
@@ -265,7 +293,7 @@ export const table = {
     'HISTORY_RETENTION',
     'duration',
     '90d',
-    'How long the history of a finished job is kept.',
+    'How long the history of a finished job is kept. At least `FAILED_RETENTION`.',
     {
       min: 1000,
       max: 3650 * day,
