@@ -9,7 +9,7 @@
  * What lies in neither folder of ours is told to operators alone: it is nothing that the janitor could do anything about.
  */
 import { isId } from '../ids.ts';
-import type { BlobEntry, Blobs, Clock } from './ports.ts';
+import { type BlobEntry, BlobError, type Blobs, type Clock } from './ports.ts';
 import type { Store } from './store.ts';
 
 export interface StraysSettings {
@@ -49,6 +49,7 @@ export interface Strays {
 }
 
 const listMax = 500;
+const nothing = { objects: [], next: null };
 const prefixes: Readonly<Record<Place, string>> = { staging: 'staging/', published: 'attachments/', elsewhere: '' };
 const folders = [prefixes.published, prefixes.staging];
 
@@ -60,7 +61,11 @@ export function createStrays(
   const ages: Readonly<Record<Place, number>> = { staging: orphanMs, published: graceMs, elsewhere: graceMs };
 
   async function page(place: Place, after: string | null): Promise<StrayPage> {
-    const listed = await blobs.list(prefixes[place], { after: after ?? undefined, limit: listMax });
+    const listed = await blobs.list(prefixes[place], { after: after ?? undefined, limit: listMax }).catch((error) => {
+      // A folder that is closed to us among those that are not ours: what we have is known by then.
+      if (place === 'elsewhere' && error instanceof BlobError && error.fault === 'broken') return nothing;
+      throw error;
+    });
     const { objects, next } = place === 'elsewhere' ? upToFolders(listed) : listed;
     const before = clock.wallMs() - ages[place];
     const old = objects.filter((object) => object.modifiedAt.getTime() < before);

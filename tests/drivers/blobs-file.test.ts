@@ -188,14 +188,15 @@ test('an object and a folder of one name cannot be, and the second says broken',
     assert.deepEqual(await residueOf(dir), []);
   }));
 
-test('files that are no objects are not listed', () =>
+test('files whose names are no keys are listed, hidden ones and foreign folders are not', () =>
   withDir(async (dir) => {
     const blobs = createFileBlobs({ dir });
     await blobs.put('a/b', pieces(noise(10, 1)));
-    for (const name of ['a/.hidden', 'a/UPPER', 'a/with space', '.tmp/x', 'lost+found']) {
+    await mkdir(join(dir, 'lost+found'));
+    for (const name of ['a/.hidden', 'a/UPPER', 'a/with space', '.tmp/x', 'lost+found/x', 'top']) {
       await writeFile(join(dir, name), 'x');
     }
-    assert.deepEqual(await keysOf(blobs), ['a/b']);
+    assert.deepEqual(await keysOf(blobs), ['a/UPPER', 'a/b', 'a/with space', 'top']);
   }));
 
 test('a page of a large folder is in order although its names are read in batches', () =>

@@ -2,6 +2,7 @@
 import type { Dirent } from 'node:fs';
 import { opendir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { isBlobKey } from '../../pipeline/blob-key.ts';
 import { codeOf, faultOf } from './faults.ts';
 
 interface Bounds {
@@ -49,10 +50,13 @@ async function firstEntries(root: string, folder: string, last: string, bounds: 
   return entries;
 }
 
-/** A name that no key of ours has is listed as well, as a bucket would: somebody has put it there. */
+/**
+ * A file whose name no key of ours has is listed as well, as a bucket would: somebody has put it there. A folder with such a name is
+ * not entered: it may be the file system's own (`lost+found`), and closed to us.
+ */
 function entryOf(folder: string, dirent: Dirent): string | null {
   if (dirent.name.startsWith('.')) return null;
-  if (dirent.isDirectory()) return `${folder}${dirent.name}/`;
+  if (dirent.isDirectory()) return isBlobKey(dirent.name) ? `${folder}${dirent.name}/` : null;
   return dirent.isFile() ? `${folder}${dirent.name}` : null;
 }
 
