@@ -103,6 +103,7 @@ function validationError(error: FailedValidation): SkrepkaError {
 function sentenceOf({ keyword, message, params }: Partial<FailedValidation['validation'][number]> = {}): string {
   // A member that the schema does not know is matched with the schema \`false\`, which nothing satisfies.
   if (keyword === 'boolean' || keyword === 'additionalProperties') return 'is not known';
+  if (keyword === 'type' && params?.type === 'object') return 'must be a JSON object, {} at the least';
   if (keyword === 'required') return 'is missing';
   if (keyword === 'enum' && Array.isArray(params?.allowedValues))
     return `must be one of ${params.allowedValues.join(', ')}`;

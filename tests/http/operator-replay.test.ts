@@ -175,6 +175,15 @@ describe('POST /v1/admin/reprocess', () => {
   const reprocess = (api: Awaited<ReturnType<typeof start>>, json: unknown = {}) =>
     api.ask('POST /v1/admin/reprocess', json);
 
+  describe('400', () => {
+    it('is the answer to a missing body, with what to send instead', async (t) => {
+      const { call, operator } = await start(t);
+      const answer = await call('POST /v1/admin/reprocess', { token: operator.token });
+      assertProblem(answer, 400, 'validation', '');
+      assert.equal(answer.body.detail, 'The body must be a JSON object, {} at the least.');
+    });
+  });
+
   describe('202', () => {
     it('writes a wish down whose progress can be read, and goes on with it when asked again', async (t) => {
       const api = await start(t, { pipelineVersion: 2 });
