@@ -56,6 +56,11 @@
 
 #define BIT(n) (1 << (n))
 
+/* A branch that no search ever takes proves nothing: with one of these numbers the check must fail at it. */
+#ifndef PROBE
+#define PROBE 0
+#endif
+
 /* ------------------------------------------------------------------ the store's rows, the objects, the messages */
 
 typedef Job {
@@ -389,7 +394,9 @@ inline acknowledge(w) {
   assert(W.ended); /* I13 I15 */
   if
   :: W.held -> W.held = 0
-  :: !W.held && J.messages > 0 -> J.messages--
+  :: !W.held && J.messages > 0 ->
+     assert(PROBE != 6); /* reached */
+     J.messages--
   :: else
   fi
 }
@@ -419,6 +426,7 @@ inline claim(w) {
   :: else ->
      if
      :: !supports(w, W.on) -> /* `postpone`: spends nothing, rings later. */
+        assert(PROBE != 3); /* reached */
         J.due = 0; J.rung = 0; W.ended = 1; W.pc = ACKING
      :: else ->
         if
@@ -430,6 +438,7 @@ inline claim(w) {
            fi;
            if
            :: J.state == PROCESSING && spent(W.on) -> /* `exhaust` */
+              assert(PROBE != 2); /* reached */
               endJob(W.on, FAILED); display(FAILED); W.ended = 1; W.pc = ACKING
            :: else -> begin(w)
            fi
@@ -465,7 +474,9 @@ inline settle(w) {
      assert(!deleted);                                               /* I26 */
      W.ended = 1;
      if
-     :: newerShown(W.on) -> endJob(W.on, SUPERSEDED); cleanAttempt(w)
+     :: newerShown(W.on) ->
+        assert(PROBE != 1); /* reached */
+        endJob(W.on, SUPERSEDED); cleanAttempt(w)
      :: else ->
         assert(version <= W.on + 1);                                 /* I10 */
         assert(!J.settled); J.settled = 1;                           /* I7 */
@@ -484,9 +495,13 @@ inline settle(w) {
      W.pc = ACKING
   :: else ->
      if
-     :: wasCancelled(w) -> cleanAttempt(w); W.pc = ACKING
+     :: wasCancelled(w) ->
+        assert(PROBE != 5); /* reached */
+        cleanAttempt(w); W.pc = ACKING
      /* `insist`: it may have been this very write, `ownEnd`. */
-     :: !wasCancelled(w) && W.unknown && J.attempt == W.attempt && (J.state == SUCCEEDED || J.state == SUPERSEDED) -> W.pc = ACKING
+     :: !wasCancelled(w) && W.unknown && J.attempt == W.attempt && (J.state == SUCCEEDED || J.state == SUPERSEDED) ->
+        assert(PROBE != 4); /* reached */
+        W.pc = ACKING
      :: else -> beLost(w)
      fi
   fi
@@ -548,7 +563,9 @@ inline release(w) {
 inline renew(w) {
   if
   :: mayRenew(w) -> assert(isRunning(w)) /* I8 */; J.over = 0; J.due = 0; J.rung = 0
-  :: else -> beLost(w)
+  :: else ->
+     assert(PROBE != 8); /* reached */
+     beLost(w)
   fi
 }
 #define renewable(w) (W.pc >= RENDERING && W.pc <= FAILING && (J.state != PROCESSING || J.attempt != W.attempt || J.over || J.rung))
@@ -781,7 +798,9 @@ end:
   :: d_step { faults > 0 && worker[1].held -> faults--; worker[1].held = 0; more(worker[1].on) }
 #endif
   /* A put lands late: of pictures, or a double of the staging object. */
-  :: d_step { late -> putPictures(lateOf, lateAttempt); late = 0; lateOf = 0; lateAttempt = 0 }
+  :: d_step { late ->
+     assert(PROBE != 7 || job[lateOf].state != SUCCEEDED); /* reached */
+     putPictures(lateOf, lateAttempt); late = 0; lateOf = 0; lateAttempt = 0 }
   :: d_step { faults > 0 && row && !staging -> faults--; staging = 1 }
 #ifndef LIVE
   /* All faults and wishes may stay away: then everything comes to rest. */
@@ -866,6 +885,7 @@ end:
 /* When nothing can happen any more: every job is over, no message is left, and the objects are those that rows name. */
 active proctype rest_of_all() {
   timeout;
+  assert(PROBE != 9 || version < 2); /* reached */
   assert(!unfinished(0) && job[0].messages == 0);                                  /* I6 */
   assert(onlyNamed(0));                                                            /* I19 I26 */
 #if JOBS > 1

@@ -16,6 +16,8 @@ export interface Instance {
   readonly POISON?: 1 | 2;
   /** 1: one of the workers lacks the recipe of version 2. */
   readonly OLD_BUILD?: 1;
+  /** The number of a branch: reaching it is a failure. */
+  readonly PROBE?: number;
 }
 
 export interface Check {
@@ -27,7 +29,7 @@ export interface Check {
   readonly without?: string;
   /** A property of what comes in the end, searched for cycles under weak fairness, instead of assertions. */
   readonly eventually?: 'finishes' | 'rings';
-  /** `holds`, or the invariant of `docs/failures.md` that must be seen broken. */
+  /** `holds`; `reached`; or the invariant of `docs/failures.md` that must be seen broken. */
   readonly expected: string;
   /** Minutes and gigabytes: not in a default run. */
   readonly large?: true;
@@ -93,12 +95,29 @@ const holding: readonly Omit<Check, 'expected'>[] = [
   },
 ];
 
+/** Branches that a search must take: what is never reached holds whatever it says. */
+const probes: readonly Omit<Check, 'expected'>[] = [
+  { name: 'superseded', says: 'a settle meets a newer version', instance: { ...versions, PROBE: 1 } },
+  { name: 'exhausted', says: 'a claim finds the budget of crashes spent', instance: { ...upload, PROBE: 2 } },
+  {
+    name: 'unsupported',
+    says: 'an older build meets a newer version',
+    instance: { ...versions, OLD_BUILD: 1, PROBE: 3 },
+  },
+  { name: 'own-end', says: 'a settle whose answer was lost is read back', instance: { ...upload, PROBE: 4 } },
+  { name: 'deleted-under', says: 'a settle meets its attachment deleted', instance: { ...wished, PROBE: 5 } },
+  { name: 'foreign-ack', says: 'an ack takes a message that is not its own', instance: { ...upload, PROBE: 6 } },
+  { name: 'late-put', says: 'a put lands after the job succeeded', instance: { ...upload, PROBE: 7 } },
+  { name: 'lost-lease', says: 'a renewal tells that the lease is lost', instance: { ...upload, PROBE: 8 } },
+  { name: 'at-rest', says: 'rest with version 2 published', instance: { ...versions, PROBE: 9 } },
+];
+
 /** Two guards stand side by side, and in this model either of them is enough. Taken away alone they are missed by nobody. */
 const spares: readonly Omit<Check, 'expected'>[] = [
   { name: 'FENCE_ALONE', says: 'the guard of the ends without the attempt id', instance: upload },
   { name: 'ATTEMPT_ALONE', says: 'the guard of the ends without the fence', instance: upload },
   { name: 'PASS_BLIND', says: 'no look-up before deleting, only in the search', instance: upload },
-  { name: 'SEARCH_BLIND', says: 'no look-up in the search, only before deleting', instance: upload },
+  { name: 'SEARCH_BLIND', says: 'no look-up in the search, only before deleting', instance: { ...upload, FAULTS: 1 } },
 ];
 
 const mutants: readonly Check[] = [
@@ -161,6 +180,7 @@ const without = <T extends { name: string }>(check: T): T & { without: string } 
 
 export const checks: readonly Check[] = [
   ...holding.map((check) => ({ ...check, expected: 'holds' })),
+  ...probes.map((check) => ({ ...check, expected: 'reached' })),
   ...spares.map((check) => without({ ...check, expected: 'holds' })),
   ...mutants.map(without),
 ];

@@ -13,7 +13,7 @@ import type { Check } from './model-checks.ts';
 
 const execute = promisify(execFile);
 const source = path.resolve(import.meta.dirname, '../model/pipeline.pml');
-const depthMax = 1_000_000;
+const defaultDepthMax = 1_000_000;
 const outputBytesMax = 64 * 1024 * 1024;
 
 /** What to say where a program is missing. */
@@ -24,7 +24,7 @@ export function available(): boolean {
 }
 
 export interface Found {
-  /** `holds`, the invariants whose assertion failed, as `I8`, or `incomplete`. */
+  /** `holds`, the invariants whose assertion failed, as `I8`, `reached`, or `incomplete`. */
   readonly result: string;
   readonly states: number;
   readonly transitions: number;
@@ -35,7 +35,11 @@ export interface Found {
 }
 
 /** Rejects when Spin or the compiler does, or when `minutesMax` are over. */
-export async function runCheck(check: Check, minutesMax: number): Promise<Found> {
+export async function runCheck(
+  check: Check,
+  minutesMax: number,
+  { depthMax = defaultDepthMax }: { depthMax?: number } = {},
+): Promise<Found> {
   const folder = await mkdtemp(path.join(tmpdir(), 'skrepka-model-'));
   const run = (file: string, args: readonly string[]) =>
     execute(file, args, { cwd: folder, maxBuffer: outputBytesMax, timeout: minutesMax * 60_000 });
@@ -69,7 +73,7 @@ export function commandOf(check: Check): string {
   return [
     `spin ${definesOf(check).join(' ')} -a model/pipeline.pml`,
     `gcc ${compilation(check).join(' ')} -o pan pan.c`,
-    `./pan ${fairly}-m${depthMax} -w24`,
+    `./pan ${fairly}-m${defaultDepthMax} -w24`,
   ].join(' && ');
 }
 
@@ -97,11 +101,11 @@ function outputOf(error: unknown): { stdout: string } {
   return { stdout: String((error as { stdout?: unknown }).stdout ?? '') };
 }
 
-/** The invariants that stand beside the assertion; a cycle without an end breaks I6. */
+/** The invariants that stand beside the assertion, or `reached`; a cycle without an end breaks I6. */
 async function brokenBy(check: Check, trail: string): Promise<string> {
   if (check.eventually) return 'I6';
   const line = countIn(trail, /pipeline\.pml:(\d+), Error: assertion violated/);
-  const invariants = (await lines())[line - 1]?.match(/\bI\d+\b/g) ?? [];
+  const invariants = (await lines())[line - 1]?.match(/\bI\d+\b|\breached\b/g) ?? [];
   return invariants.length > 0 ? invariants.join(' ') : `the assertion of line ${line}`;
 }
 
