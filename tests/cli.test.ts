@@ -78,8 +78,9 @@ for (const [what, given, complaint] of [
     const { code, stdout, stderr } = await skrepka(given);
     assert.deepEqual([code, stdout], [2, '']);
     assert.ok(stderr.includes(complaint), stderr);
-    const word = ['jobs', 'job', 'replay', 'reprocess', 'operator'].find((known) => known === given[0]);
-    assert.ok(stderr.includes(`Try "npm run -s skrepka -- ${word ? `${word} ` : ''}--help".`), stderr);
+    const words = ['start', 'migrate', 'jobs', 'job', 'replay', 'reprocess', 'operator', 'api', 'worker', 'all'];
+    const ofWord = words.includes(given[0]) ? `${given[0]} --help` : '--help';
+    assert.ok(stderr.includes(`Try "npm run -s skrepka -- ${ofWord}".`), stderr);
   });
 }
 

@@ -98,7 +98,7 @@ async function read(blobs: Blobs, key: string, signal: AbortSignal): Promise<Asy
     return abortable(body, signal);
   } catch (error) {
     if (error instanceof BlobError && error.fault === 'missing') {
-      throw new SkrepkaError('staging_lost', { log: `no object ${key}`, cause: error });
+      throw new SkrepkaError('staging_lost', { log: 'nothing to read', cause: error });
     }
     throw error;
   }
