@@ -191,6 +191,7 @@ async function beginGeneration(
            strikes = 0,
            crashes = 0,
            releases = 0,
+           confirmed = 0,
            error_code = null,
            error_detail = null,
            not_before = now(),
