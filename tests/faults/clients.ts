@@ -1,7 +1,7 @@
 /** The clients of a schedule: each sends one upload until it is answered, or until it has lost its patience. */
 import { SkrepkaError } from '../../src/errors.ts';
 import type { Upload } from '../../src/pipeline/accept.ts';
-import type { Scene } from './stage.ts';
+import { fatal, type Scene } from './stage.ts';
 
 const pictures = ['good', 'good', 'good', 'good', 'slow', 'corrupt', 'crash', 'killer'] as const;
 const userIds = ['019b0000-0000-7000-8000-00000000000a', '019b0000-0000-7000-8000-00000000000b'] as const;
@@ -48,7 +48,7 @@ export function client(scene: Scene, number: number): void {
       },
       (error: unknown) => {
         if (!(error instanceof SkrepkaError)) return world.fail(error);
-        watch.refused(error.code);
+        fatal(world, () => watch.refused(error.code));
         next(1_000 * (error.retryAfterSeconds ?? 2));
       },
     );

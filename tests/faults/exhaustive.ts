@@ -4,12 +4,13 @@
  * The second fault is set in the schedule that the first one makes, so that the faults of repairs are among the pairs. Polls that
  * find nothing are left out: a fault of theirs is a fault of nothing.
  */
+import type { Violation } from './invariants.ts';
 import { play } from './stage.ts';
 import { type Fate, plannedFates, type Step } from './world.ts';
 
 export interface Planned {
   readonly plan: ReadonlyMap<number, Fate>;
-  readonly violation: string | null;
+  readonly violation: Violation | null;
 }
 
 /** Sites that only ask, and whose answer changes nothing but the pace. */
@@ -49,13 +50,13 @@ export async function playAll(
     const plan = new Map([[number, fate]]);
     const { violation, steps } = await playPlan(plan);
     counts.singles += 1;
-    on({ plan, violation: violation?.message ?? null });
+    on({ plan, violation });
     if (!pairs || violation) continue;
     for (const [second, next] of faultsOf(steps, number + 1)) {
       const both = new Map([...plan, [second, next] as const]);
       const outcome = await playPlan(both);
       counts.pairs += 1;
-      on({ plan: both, violation: outcome.violation?.message ?? null });
+      on({ plan: both, violation: outcome.violation });
     }
   }
   return counts;

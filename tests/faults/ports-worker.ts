@@ -64,7 +64,7 @@ export const ofRendering: Manner = {
 
 /**
  * Pictures say what they do: `IMG corrupt` cannot be decoded, `IMG crash` crashes its child, `IMG killer` takes its worker along,
- * `IMG slow` takes a minute. What is rendered is a function of source and recipe, so that doubles can be told.
+ * `IMG slow` takes a minute. What is rendered tells its source and its recipe.
  */
 export function imagesOf(world: World, process: Process, disk: Disk): Images {
   return {
@@ -94,7 +94,8 @@ function draw(source: string, task: { outputDir: string; recipe: Recipe }, disk:
   if (source.startsWith('IMG corrupt')) throw new SkrepkaError('corrupt_image', { log: 'simulated: corrupt' });
   if (source.startsWith('IMG crash')) throw new SkrepkaError('render_crashed', { log: 'simulated: crashed' });
   const variants = task.recipe.variants.map(({ name, format }) => {
-    const bytes = Buffer.from(pictureOf(source, name, task.recipe.version));
+    // Encoders are not the same on all machines: no two attempts make the same bytes.
+    const bytes = Buffer.from(`${pictureOf(source, name, task.recipe.version)} in ${task.outputDir}`);
     const path = `${task.outputDir}/${name}.out`;
     disk.set(path, bytes);
     const contentType = `image/${format}`;
@@ -103,7 +104,7 @@ function draw(source: string, task: { outputDir: string; recipe: Recipe }, disk:
   return { width: 40, height: 30, frames: 1, placeholder: 'AAAA', variants };
 }
 
-/** What a variant must hold. */
+/** What a variant begins with. */
 export function pictureOf(source: string, name: string, version: number): string {
   return `${name} of ${source} by version ${version}`;
 }

@@ -46,7 +46,7 @@ export interface Outcome {
   readonly counts: ReadonlyMap<string, number>;
   readonly answered: number;
   readonly virtualMs: number;
-  /** What became of each upload, by its bytes: state, code, version, and the pictures. */
+  /** What became of each upload, by its bytes: state, code, version, and the names of its pictures. */
   readonly ends: ReadonlyMap<string, string>;
 }
 
@@ -124,7 +124,7 @@ function setScene({ seed, fates, family }: Play): { scene: Scene; observed: Obse
   const newId = createIds(world);
   const tables = createTables({ nowMs, newId });
   const bells = createBells(world);
-  const objects = createObjects({ nowMs }, (key) => invariants.removed(key));
+  const objects = createObjects({ nowMs }, (key) => fatal(world, () => invariants.removed(key)));
   const settings = family === 'flood' ? narrow : config;
   // n processes may pass the limit by (n − 1) × (64 + MAX_UPLOADS); one that died counts, what it sent may still come.
   const backlogMax = () =>
@@ -143,6 +143,15 @@ function setScene({ seed, fates, family }: Play): { scene: Scene; observed: Obse
   const asking = new Set<string>();
   const scene = { world, config: settings, tables, moments, bells, objects, cast, watch, lost, answered, asking };
   return { scene, observed, check: invariants.check };
+}
+
+/** What is thrown here ends the run: it must not reach the code that is watched. */
+export function fatal(world: World, check: () => void): void {
+  try {
+    check();
+  } catch (error) {
+    world.fail(error);
+  }
 }
 
 /** Reads change nothing, nor do most polls; what happens between two effects is seen at the next. */
@@ -174,11 +183,7 @@ function begin(scene: Scene, { family, uploads, faultMs, wipesAtMs = [] }: Play)
   if (family === 'plain') return;
   troubles(scene, { faultMs, losses: family === 'losses' });
   const notice = (): void => {
-    try {
-      cast.checkNoticed();
-    } catch (error) {
-      world.fail(error);
-    }
+    fatal(world, () => cast.checkNoticed());
     world.after(noticeEveryMs, notice);
   };
   world.after(noticeEveryMs, notice);
@@ -220,8 +225,8 @@ async function finish(scene: Scene, { faultMs, family }: Play): Promise<void> {
 function endsOf(tables: Tables, sources: ReadonlyMap<string, string>): ReadonlyMap<string, string> {
   const rows = [...tables.attachments.values()].map((row): [string, string] => {
     const { state, errorCode, pipelineVersion, variants } = row;
-    const pictures = variants.map(({ name, sha256 }) => `${name} ${sha256}`).sort();
-    return [sources.get(row.id) ?? '', JSON.stringify({ state, errorCode, pipelineVersion, pictures })];
+    const names = variants.map(({ name }) => name).sort();
+    return [sources.get(row.id) ?? '', [state, errorCode, `version ${pipelineVersion}`, ...names].join(' ')];
   });
   return new Map(rows);
 }

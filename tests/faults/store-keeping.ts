@@ -141,7 +141,17 @@ export function operatorVerbs(tables: Tables): OperatorVerbs {
           (filter.youngerThanMs === null || ageMs < filter.youngerThanMs)
         );
       })
-      .sort((a, b) => (a.finishedAt as number) - (b.finishedAt as number) || (a.id < b.id ? -1 : 1));
+      .sort(
+        (a, b) =>
+          Number(isRefused(a)) - Number(isRefused(b)) ||
+          (a.finishedAt as number) - (b.finishedAt as number) ||
+          (a.id < b.id ? -1 : 1),
+      );
+  /** What a replay would refuse comes after all others. */
+  const isRefused = (job: JobRow): boolean => {
+    const { deletedAt, pipelineVersion, originalKey, stagingGoneAt } = attachmentOf(tables, job);
+    return deletedAt !== null || pipelineVersion > job.version || (originalKey === null && stagingGoneAt !== null);
+  };
   return {
     queue: () => queue(tables),
     replay: (jobId, options) => replay(tables, jobId, options),

@@ -2,7 +2,7 @@
 import { createDoctor, type Report } from '../../src/pipeline/doctor.ts';
 import { newestVersion } from '../../src/pipeline/recipe.ts';
 import { isHurt, Violation } from './invariants.ts';
-import type { Scene } from './stage.ts';
+import { fatal, type Scene } from './stage.ts';
 
 export function troubles(scene: Scene, { faultMs, losses }: { faultMs: number; losses: boolean }): void {
   const { world } = scene;
@@ -35,7 +35,11 @@ function ofUsers(scene: Scene): Act[] {
   ];
 }
 
-function ofMachines({ world, bells, cast }: Scene): Act[] {
+function ofMachines({ world, bells, cast, tables }: Scene): Act[] {
+  const busy = () => {
+    const names = [...tables.jobs.values()].filter(({ state }) => state === 'processing').map(({ worker }) => worker);
+    return cast.living().find(({ process }) => names.includes(process.name));
+  };
   return [
     () => bells.wipe(),
     () => bells.rollBack(),
@@ -43,6 +47,10 @@ function ofMachines({ world, bells, cast }: Scene): Act[] {
     () => {
       const actor = world.pick(cast.living());
       if (actor) cast.drain(actor, world.random() < 0.5);
+    },
+    () => {
+      const actor = busy();
+      if (actor) cast.drain(actor, world.random() < 0.7);
     },
     () => {
       const actor = world.pick(cast.living());
@@ -82,11 +90,7 @@ export function doctorsVisit(scene: Scene): Visit {
   doctor.examine({ repair: true, deep: true, who: 'doctor', onProgress() {} }, never).then(
     (told) => {
       report = told;
-      try {
-        checkFindings(scene, told);
-      } catch (error) {
-        world.fail(error);
-      }
+      fatal(world, () => checkFindings(scene, told));
     },
     () => {
       failed = true;

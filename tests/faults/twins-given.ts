@@ -8,6 +8,7 @@ import { attemptPrefix, stagingKey, variantNames } from '../../src/pipeline/atta
 import type { Attempt } from '../../src/pipeline/job.ts';
 import type { NewAttachment, Result, Store } from '../../src/pipeline/store.ts';
 import type { JobRow, Moments, Tables } from './store-tables.ts';
+import { type Chapter, createStories } from './twins-stories.ts';
 
 /** Every duration that a verb is given is a whole number of these: long, so that many moments lie clear of them all. */
 export const unitMs = 2 * 3_600_000;
@@ -32,6 +33,8 @@ export interface Next {
 const tieMs = 10_000;
 const budgets = { attemptsMax: 3, crashesMax: 2 };
 const who = 'twin';
+/** A story begins instead of one in so many verbs. */
+const storyEvery = 6;
 const graceMs = 6 * unitMs;
 const renewal = { leaseMs: 4 * unitMs, marginMs: unitMs };
 const codes: readonly Code[] = ['corrupt_image', 'render_crashed', 'render_timeout', 'internal', 'storage_unavailable'];
@@ -42,14 +45,15 @@ type Things = ReturnType<typeof createThings>;
 /** The verbs and how often each comes. */
 export function createGiven(choices: Choices): { next(): Next } {
   const things = createThings(choices);
-  const weighted = [
-    ...uploadVerbs(choices, things),
-    ...attemptVerbs(choices, things),
-    ...operatorVerbs(choices, things),
-  ];
+  const weighted = [...uploadVerbs(choices, things), ...attemptVerbs(things), ...operatorVerbs(choices, things)];
   const total = weighted.reduce((sum, [weight]) => sum + weight, 0);
+  const stories = createStories({ ...choices, ...things });
+  const chapters: Chapter[] = [];
   return {
     next() {
+      if (chapters.length === 0 && choices.between(0, storyEvery) === 0) chapters.push(...stories.next());
+      const told = chapters.shift()?.();
+      if (told) return told;
       let drawn = choices.between(1, total);
       for (const [weight, make] of weighted) {
         drawn -= weight;
@@ -72,60 +76,30 @@ function uploadVerbs({ between, pick, owners }: Choices, things: Things): Weight
     [1, () => ({ verb: 'load', args: [] })],
     [1, () => ({ verb: 'queue', args: [] })],
     [8, things.takeDue],
-    [
-      5,
-      () => ({
-        verb: 'markRung',
-        args: [
-          { jobId: things.jobId(), ring: between(1, 3), traceparent: null },
-          { baseMs: 3 * unitMs, capMs: 24 * unitMs, jitter: 1 },
-        ],
-      }),
-    ],
-    [2, () => ({ verb: 'ringAgain', args: [1_000] })],
+    [5, () => things.markOf(things.jobId(), between(1, 3))],
+    [2, things.ringAllAgain],
     [1, () => ({ verb: 'countAnnounced', args: [] })],
-    [2, () => ({ verb: 'deleteAttachment', args: [pick(owners), things.attachmentId(), { graceMs }] })],
+    [1, () => ({ verb: 'deleteAttachment', args: [pick(owners), things.attachmentId(), { graceMs }] })],
     [1, () => ({ verb: 'attachmentFor', args: [pick(owners), things.attachmentId()] })],
     [1, () => ({ verb: 'acceptedAttachment', args: [pick(owners), things.attachmentId()] })],
   ];
 }
 
-function attemptVerbs({ pick }: Choices, things: Things): Weighted {
+function attemptVerbs(things: Things): Weighted {
   return [
-    [16, things.claim],
-    [3, () => things.ofAttempt((one) => ({ verb: 'renew', args: [one, renewal] }))],
+    [24, things.claim],
+    [3, () => things.ofAttempt(things.renewOf)],
     [3, () => things.ofAttempt((one) => ({ verb: 'readAttempt', args: [one.jobId, one.attemptId] }))],
-    [
-      10,
-      () =>
-        things.ofAttempt((one) => ({
-          verb: 'settle',
-          args: [one, things.result(one), { graceMs, replacedMs: 9 * unitMs, who }],
-        })),
-    ],
-    [
-      7,
-      () =>
-        things.ofAttempt((one) => ({
-          verb: 'fail',
-          args: [one, { code: pick(codes), detail: 'why', retryMs: things.units(4) }, { budgets, graceMs, who }],
-        })),
-    ],
-    [
-      3,
-      () =>
-        things.ofAttempt((one) => ({
-          verb: 'release',
-          args: [one, { reason: 'why', delayMs: things.units(3), graceMs, who }],
-        })),
-    ],
+    [10, () => things.ofAttempt(things.settleOf)],
+    [7, () => things.ofAttempt(things.failOf)],
+    [3, () => things.ofAttempt(things.releaseOf)],
   ];
 }
 
 function operatorVerbs({ between, pick }: Choices, things: Things): Weighted {
   return [
     [4, () => ({ verb: 'replay', args: [things.jobId(), { who, spacingMs: unitMs }] })],
-    [3, () => ({ verb: 'reprocess', args: [things.attachmentId(), { version: 2, who }] })],
+    [3, () => things.reprocessOf(things.attachmentId())],
     [2, () => ({ verb: 'askReprocessing', args: [{ version: between(2, 3), retryFailed: between(0, 1) === 1, who }] })],
     [3, () => ({ verb: 'feedReprocessing', args: [{ window: between(1, 4), limit: between(1, 3) }] })],
     [1, () => ({ verb: 'reprocessing', args: [between(2, 3)] })],
@@ -154,18 +128,33 @@ function createThings(choices: Choices) {
     key: `key-${between(1, 3)}`,
     token: pick(tokens),
   });
-  const job = (): JobRow | undefined => pick([...tables.jobs.values()]);
-  const jobId = () => job()?.id ?? newId();
-  const attachmentId = () => pick([...tables.attachments.keys()]) ?? newId();
+  /** Of half of the verbs: only what happens to one attachment again and again leads far from where it began. */
+  let focus: string | null = null;
+  const isFocused = (one: JobRow) => one.attachmentId === focus;
 
-  /** The attempt that runs, or one that ran: zombies are half of the point. */
+  function attachmentId(): string {
+    if (focus === null || between(0, 39) === 0) focus = pick([...tables.attachments.keys()]) ?? null;
+    return (between(0, 1) === 0 ? focus : pick([...tables.attachments.keys()])) ?? newId();
+  }
+
+  function jobId(): string {
+    const jobs = [...tables.jobs.values()];
+    return pick(between(0, 1) === 0 && jobs.some(isFocused) ? jobs.filter(isFocused) : jobs)?.id ?? newId();
+  }
+
+  /** The attempt that runs, or one that ran: best of all a zombie, whose successor runs. */
   function attempt(): Attempt | null {
     for (const { id: of, attachmentId: on, version, fence, attemptId } of tables.jobs.values()) {
       if (attemptId === null || attempts.some((one) => one.attemptId === attemptId)) continue;
       attempts.push({ jobId: of, attachmentId: on, version, fence, attemptId });
     }
-    const running = attempts.filter((one) => tables.jobs.get(one.jobId)?.attemptId === one.attemptId);
-    return (between(0, 9) < 8 ? pick(running) : pick(attempts)) ?? null;
+    const isLast = (one: Attempt) => tables.jobs.get(one.jobId)?.attemptId === one.attemptId;
+    const runs = (one: Attempt) => tables.jobs.get(one.jobId)?.state === 'processing';
+    const zombies = attempts.filter((one) => runs(one) && !isLast(one));
+    const running = attempts.filter((one) => runs(one) && isLast(one));
+    const drawn = between(0, 9);
+    const last = drawn < 7 && running.length > 0 ? running : attempts.filter(isLast);
+    return (drawn === 9 ? pick(attempts) : drawn === 8 ? pick(zombies) : pick(last)) ?? pick(attempts) ?? null;
   }
 
   const ofAttempt = (make: (one: Attempt) => Next): Next => {
@@ -184,9 +173,16 @@ function createThings(choices: Choices) {
   }
 
   function claim(): Next {
-    const versions = between(0, 5) === 0 ? [1] : [1, 2];
+    const unfinished = [...tables.jobs.values()].filter((one) => one.ringAt !== null);
+    if (unfinished.length === 0 && between(0, 4) > 0) return { verb: 'accept', args: [upload()] };
+    const near = unfinished.some(isFocused) ? unfinished.filter(isFocused) : unfinished;
+    const wanted = between(0, 9) === 0 ? null : pick(near);
+    return claimBy(wanted?.id ?? jobId(), between(0, 7) === 0 ? [1] : [1, 2]);
+  }
+
+  function claimBy(ofJob: string, versions: readonly number[]): Next {
     const times = { leaseMs: 4 * unitMs, marginMs: unitMs, graceMs, unsupportedMs: 3 * unitMs };
-    return { verb: 'claim', args: [{ jobId: jobId(), attemptId: newId(), worker: 'w', versions, budgets, ...times }] };
+    return { verb: 'claim', args: [{ jobId: ofJob, attemptId: newId(), worker: 'w', versions, budgets, ...times }] };
   }
 
   const filter = () => ({
@@ -205,29 +201,49 @@ function createThings(choices: Choices) {
     ...attempts.map((one) => `${attemptPrefix(one.attachmentId, one.version, one.fence, one.attemptId)}thumbnail.jpg`),
   ];
 
+  const rebuildBy = (id: string, keys: readonly string[]): Next => ({ verb: 'rebuild', args: [id, { keys, who }] });
+
   function rebuild(): Next {
     const id = attachmentId();
-    const keys = between(0, 4) === 0 ? ['another'] : keysOf(id);
-    return { verb: 'rebuild', args: [id, { keys, who }] };
+    return rebuildBy(id, between(0, 4) === 0 ? ['another'] : keysOf(id));
   }
 
-  const upload = () => newUpload(choices, between(0, 1) === 0 ? null : keyName());
-  const result = (one: Attempt) => newResult(choices, one);
+  const upload = () => newUpload(choices, between(0, 2) > 0 ? null : keyName());
   return {
-    units,
-    keyName,
-    jobId,
-    attachmentId,
-    ofAttempt,
-    takeDue,
-    claim,
-    upload,
-    result,
-    filter,
-    cleanup,
-    anyKeys,
-    rebuild,
+    ...{ keyName, jobId, attachmentId, ofAttempt, takeDue, claim, upload, filter, cleanup, anyKeys, rebuild },
+    ...createEnds(choices, units),
+    claimOf: (ofJob: string) => claimBy(ofJob, [1, 2]),
+    rebuildOf: (id: string) => rebuildBy(id, keysOf(id)),
+    reprocessOf: (id: string): Next => ({ verb: 'reprocess', args: [id, { version: 2, who }] }),
+    takeAll: (): Next => ({ verb: 'takeDue', args: [{ limit: 1_000, window: 1_000, takenMs: 2 * unitMs }] }),
+    markOf: (ofJob: string, ring: number): Next => ({
+      verb: 'markRung',
+      args: [
+        { jobId: ofJob, ring, traceparent: null },
+        { baseMs: 3 * unitMs, capMs: 24 * unitMs, jitter: 1 },
+      ],
+    }),
+    ringAllAgain: (): Next => ({ verb: 'ringAgain', args: [1_000] }),
   };
+}
+
+/** What an attempt may say: that it is done, failed, given back, or still there. */
+function createEnds(choices: Choices, units: (max: number) => number) {
+  const settleOf = (one: Attempt): Next => ({
+    verb: 'settle',
+    args: [one, newResult(choices, one), { graceMs, replacedMs: 9 * unitMs, who }],
+  });
+  const failOf = (one: Attempt): Next => ({
+    verb: 'fail',
+    args: [one, { code: choices.pick(codes), detail: 'why', retryMs: units(4) }, { budgets, graceMs, who }],
+  });
+  const releaseOf = (one: Attempt): Next => ({
+    verb: 'release',
+    args: [one, { reason: 'why', delayMs: units(3), graceMs, who }],
+  });
+  const renewOf = (one: Attempt): Next => ({ verb: 'renew', args: [one, renewal] });
+  const endsOf = (one: Attempt) => [settleOf(one), failOf(one), releaseOf(one), renewOf(one)];
+  return { settleOf, failOf, releaseOf, renewOf, endsOf };
 }
 
 function newUpload(
@@ -248,7 +264,7 @@ function newUpload(
     stagingKey: stagingKey(id),
     version: between(1, 2),
     traceparent: null,
-    startedAt: new Date(tables.nowMs() - pick([0, 0, 0, 30]) * unitMs).toISOString(),
+    startedAt: new Date(tables.nowMs() - pick([0, 0, 0, 0, 0, 0, 0, 30]) * unitMs).toISOString(),
     uploadMsMax: 12 * unitMs,
     spacingMs: unitMs,
     reservation: name && { ...name, fingerprint: hex(8), keepMs: 40 * unitMs },
