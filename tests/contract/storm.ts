@@ -18,6 +18,8 @@ import { kills, play, stops, type Told } from '../support/storm/strikes.ts';
 import { postWatch, reportOf } from '../support/storm/watchman.ts';
 import { until } from '../support/until.ts';
 
+/** On the busiest machine: every wait inside has a deadline of its own. */
+const wholeStorm = { timeout: 600_000 };
 const seed = Number(process.env.STORM_SEED ?? 1);
 
 interface Storm {
@@ -43,7 +45,7 @@ export function storm(name: string, open: OpenStorm): void {
 
     before(async () => {
       it = await passThrough({ after: (clean) => void ends.push(clean) }, open);
-    });
+    }, wholeStorm);
     after(async () => {
       // For whoever looks into it: what happened, and everything that the processes said.
       const file = process.env.STORM_OUTPUT;

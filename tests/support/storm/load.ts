@@ -6,8 +6,10 @@
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
+import sharp from 'sharp';
+import { noise } from '../bytes.ts';
 import { register, sha256 } from '../client.ts';
-import { photo, seeded } from '../pictures.ts';
+import { seeded } from '../pictures.ts';
 import { until } from '../until.ts';
 import type { Crew } from './crew.ts';
 
@@ -114,7 +116,7 @@ export async function openLoad(crew: Crew, options: LoadOptions): Promise<Load> 
 
   /** From the first byte to the end of the job, as far as the storm lets it see that. */
   async function follow(one: Sent, habit: number, over: AbortSignal): Promise<void> {
-    const [id] = await Promise.all(habit < 0.3 ? [persist(one), persist(one)] : [persist(one)]);
+    const [id] = await Promise.all(habit < 0.5 ? [persist(one), persist(one)] : [persist(one)]);
     if (habit > 0.85) await persist(one);
     if (id === null || id === undefined) return;
     const isOver = async () => over.aborted || (await isFinished(one.user, id));
@@ -134,16 +136,24 @@ export async function openLoad(crew: Crew, options: LoadOptions): Promise<Load> 
 interface Sources {
   readonly small: Buffer;
   readonly landscapes: readonly Buffer[];
-  /** More than one part of S3. */
+  /** More than one part of S3, and soon rendered: a picture with a film behind its end, as telephones make them. */
   readonly large: Buffer;
 }
 
+/** Small enough for a busy machine to render each within its time: what is at stake here is not the pixels. */
 async function readSources(): Promise<Sources> {
   const folder = path.resolve(import.meta.dirname, '../../fixtures/orientation');
+  const small = await readFile(path.join(folder, 'small_6.jpg'));
   const numbers = [1, 2, 3, 4, 5, 6, 7, 8];
-  const landscapes = await Promise.all(numbers.map((at) => readFile(path.join(folder, `landscape_${at}.jpg`))));
-  const large = await photo(2600, 1700).jpeg({ quality: 100, chromaSubsampling: '4:4:4' }).toBuffer();
-  return { small: await readFile(path.join(folder, 'small_6.jpg')), landscapes, large };
+  const landscapes = await Promise.all(
+    numbers.map((at) =>
+      sharp(path.join(folder, `landscape_${at}.jpg`))
+        .resize(480, 480, { fit: 'inside' })
+        .keepMetadata()
+        .toBuffer(),
+    ),
+  );
+  return { small, landscapes, large: Buffer.concat([small, noise(6 * 1024 * 1024, 1)]) };
 }
 
 /** Every picture is another one: bytes behind its end give it a digest of its own. */

@@ -24,7 +24,7 @@ export interface Told {
 }
 
 /** How long a strike waits for its moment. */
-const patienceMs = 60_000;
+const patienceMs = 90_000;
 
 /** Plays every deck once, all side by side. Resolves when every fault is over. */
 export async function play(decks: readonly (readonly Strike[])[], crew: Crew, seed: number): Promise<Told> {
