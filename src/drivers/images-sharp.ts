@@ -57,7 +57,8 @@ const closedReason = 'rendering was closed';
 
 /**
  * Renders with sharp in child processes, which are started at once. Beside the codes of the port, `render` rejects with
- * `internal` where the fault is not the picture's: no source, no room for the outputs; `ImagesError` where no child starts, or it is closed.
+ * `internal` where the fault is not the picture's, such as a missing source; `ImagesError` where no child starts, the disk has no
+ * room for the outputs, or it is closed.
  * `meter` counts `render_children_replaced_total` by reason.
  */
 export function createSharpImages(deps: { log: Log; meter?: Meter }, settings: SharpImagesSettings): Images {
@@ -189,7 +190,15 @@ function conclude(pool: ChildPool, child: RenderChild, job: Job, answer: Answer,
   else if (answer.rssBytes > bounds.restingBytesMax || child.asked() >= bounds.rendersMax)
     pool.remove(child, 'retired');
   else pool.giveBack(child);
-  if (answer.kind === 'refused') throw new SkrepkaError(answer.code, { log: answer.log });
+  if (answer.kind === 'refused') {
+    if (answer.code === 'internal' && saysDiskFull(answer.log)) throw new ImagesError(answer.log);
+    throw new SkrepkaError(answer.code, { log: answer.log });
+  }
   if (rendering === null) throw new SkrepkaError('render_crashed', { log: 'the answer does not fit the job' });
   return rendering;
+}
+
+/** The words of the C library for ENOSPC and EDQUOT, which libvips passes on. A full disk is this worker's trouble, and costs no job an attempt. */
+function saysDiskFull(text: string): boolean {
+  return /no space left on device|disk quota exceeded/i.test(text);
 }
