@@ -61,6 +61,7 @@ export function storm(name: string, open: OpenStorm): void {
       nothing(await it.checker.doubles()));
     test('lets no version, fence or ring fall, ends nothing twice and replaces nothing published, at any moment', async () =>
       nothing(it.watched));
+    test('charges no good picture with the faults of others', async () => nothing(await it.checker.failures()));
     test('leaves a history that explains every row', async () => nothing(await it.checker.histories()));
     test('leaves exactly the objects that rows name once the janitor is quiet', async () =>
       nothing(await it.checker.objects()));

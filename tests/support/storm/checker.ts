@@ -19,6 +19,8 @@ export interface Checker {
   /** One key, one attachment, one job; and no row that nobody asked for. */
   doubles(): Promise<string[]>;
   histories(): Promise<string[]>;
+  /** Failures that were counted against good pictures. */
+  failures(): Promise<string[]>;
   /** Once the janitor is quiet: objects nobody names, and names without an object. */
   objects(): Promise<string[]>;
 }
@@ -111,6 +113,20 @@ export function createChecker(postgres: KillablePostgres, blobs: Blobs, sent: re
           return [`the history of ${job.id}: ${String(error)}`];
         }
       });
+    },
+
+    async failures() {
+      const good = new Set(sent.filter(({ isCorrupt }) => !isCorrupt).flatMap(({ ids }) => ids));
+      // A machine that is too busy to render within the time is no outage of ours.
+      const events = await rowsOf(`
+        select jobs.attachment_id, job_events.code, job_events.detail
+        from job_events
+        join jobs on jobs.id = job_events.job_id
+        where job_events.reason in ('retried', 'failed', 'exhausted')
+          and job_events.code is distinct from 'render_timeout'`);
+      return events
+        .filter(({ attachment_id }) => good.has(attachment_id))
+        .map(({ attachment_id, code, detail }) => `${attachment_id} is good and was charged with ${code}: ${detail}`);
     },
 
     objects: () =>
