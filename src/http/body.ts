@@ -7,11 +7,18 @@ import { SkrepkaError } from '../errors.ts';
 
 /**
  * Yields the body's chunks. Throws `request_timeout` when the client sends nothing for `stallMs` while it is waited for,
- * and `malformed_body` when it is gone before the end. Storage that is slow costs the client none of that time.
+ * `upload_expired` when it has not ended within `wholeMs` of the first question, and `malformed_body` when it is gone before the
+ * end. Storage that is slow costs the client none of the stall's time.
  */
-export async function* readBody(request: IncomingMessage, stallMs: number): AsyncGenerator<Buffer> {
+export async function* readBody(
+  request: IncomingMessage,
+  { stallMs, wholeMs = Number.POSITIVE_INFINITY }: { stallMs: number; wholeMs?: number },
+): AsyncGenerator<Buffer> {
+  const startedMs = performance.now();
   // Not the stream's own iterator: that one destroys the socket on an early stop, and with it the answer.
   while (!request.readableEnded) {
+    // Whatever the bytes are: a form can trickle through its fields and never come to its file.
+    if (performance.now() - startedMs > wholeMs) throw new SkrepkaError('upload_expired');
     const chunk = request.read() as Buffer | null;
     if (chunk !== null) yield chunk;
     else await somethingCame(request, stallMs);

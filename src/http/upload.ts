@@ -31,6 +31,7 @@ interface UploadRequest {
 
 interface UploadSettings {
   readonly uploadBytesMax: number;
+  readonly uploadMsMax: number;
   readonly stallMs: number;
 }
 
@@ -57,7 +58,7 @@ export function openUpload(request: UploadRequest, settings: UploadSettings): In
     onAccepting: () => inviteBody(request.raw),
   };
   const type = mediaType(headers['content-type']);
-  const bytes = readBody(request.raw, settings.stallMs);
+  const bytes = readBody(request.raw, { stallMs: settings.stallMs, wholeMs: settings.uploadMsMax });
   const length = declaredLength(request.raw);
   if (type !== 'multipart/form-data') {
     const sha256 = reprDigest(headers['repr-digest']?.toString());
@@ -71,7 +72,7 @@ export function openUpload(request: UploadRequest, settings: UploadSettings): In
   if (length !== null && length > settings.uploadBytesMax + formBytesMax) {
     throw new SkrepkaError('file_too_large', { members: { limit: settings.uploadBytesMax } });
   }
-  const form = createForm(readParts(bytes, boundary), request.queryName ?? null);
+  const form = createForm(readParts(bounded(bytes, settings.uploadBytesMax), boundary), request.queryName ?? null);
   const upload: Upload = {
     ...common,
     // Said by the part, so only known once the file's first byte was asked for; `accept` needs them after that.
@@ -86,6 +87,18 @@ export function openUpload(request: UploadRequest, settings: UploadSettings): In
     trailer: form.trailer,
   };
   return { upload, body: form.body() };
+}
+
+/** A form in chunks declares no length, and only its file is counted by `accept`: the whole is counted here. */
+async function* bounded(bytes: AsyncGenerator<Buffer>, uploadBytesMax: number): AsyncGenerator<Buffer> {
+  let size = 0;
+  for await (const chunk of bytes) {
+    size += chunk.length;
+    if (size > uploadBytesMax + formBytesMax) {
+      throw new SkrepkaError('file_too_large', { members: { limit: uploadBytesMax } });
+    }
+    yield chunk;
+  }
 }
 
 /** Aborts when the connection ends before the answer has left. */
@@ -177,10 +190,14 @@ function refuseCoding(part: Part): void {
 }
 
 /** In UTF-8 bytes; four for each character that `alt` may have. */
-const fieldBytesMax: Readonly<Record<string, number>> = { alt: 4 * limits.altLengthMax, sha256: 64, _charset_: 64 };
+const fieldBytesMax: ReadonlyMap<string, number> = new Map([
+  ['alt', 4 * limits.altLengthMax],
+  ['sha256', 64],
+  ['_charset_', 64],
+]);
 
 async function readField(fields: Map<string, string>, name: string, part: Part): Promise<void> {
-  const bytesMax = fieldBytesMax[name];
+  const bytesMax = fieldBytesMax.get(name);
   if (bytesMax === undefined) throw invalid(name.slice(0, 100), 'is not a field of this form');
   if (fields.has(name)) throw invalid(name, 'is given twice');
   const chunks: Buffer[] = [];

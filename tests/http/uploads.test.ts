@@ -5,6 +5,7 @@ import { BlobError } from '../../src/pipeline/ports.ts';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { assertProblem } from '../support/api.ts';
 import { hardNames } from '../support/names.ts';
+import { until } from '../support/until.ts';
 import { dial, form, nothing, png, sha256, startUploads, uploadHead } from '../support/uploads.ts';
 
 const encoded = (name: string) =>
@@ -249,6 +250,41 @@ describe('413', () => {
     line.socket.end();
     await line.untilClosed();
     assert.ok(!line.received().includes('202'));
+    assert.deepEqual(await remains(), nothing);
+  });
+});
+
+describe('a form whose fields are hostile', () => {
+  const boundary = { 'content-type': 'multipart/form-data; boundary=x' };
+  const field = (name: string, bytes: number) =>
+    `--x\r\ncontent-disposition: form-data; name="${name}"\r\n\r\n${'a'.repeat(bytes)}\r\n--x--\r\n`;
+
+  it('is refused by the name of a field that only sounds known, and never gathered in memory', async (t) => {
+    const { send, remains } = await startUploads(t);
+    for (const name of ['toString', 'valueOf', 'constructor', '__proto__', 'hasOwnProperty']) {
+      assertProblem(await send(Buffer.from(field(name, 200_000)), boundary), 400, 'validation');
+    }
+    assert.deepEqual(await remains(), nothing);
+  });
+
+  it('is counted as a whole when it comes in chunks and never comes to its file', async (t) => {
+    const { send, remains } = await startUploads(t, { settings: { uploadBytesMax: 1_000 } });
+    const preamble = Buffer.concat([Buffer.alloc(200_000, 'a'), Buffer.from(`\r\n${field('alt', 1)}`)]);
+    const answer = await send(new Blob([preamble]).stream(), boundary);
+    assert.ok([400, 413].includes(answer.status), `it was answered ${answer.status}`);
+    assert.deepEqual(await remains(), nothing);
+  });
+
+  it('ends when its time is over, also while it trickles through a field', async (t) => {
+    const { url, ada, remains } = await startUploads(t, { settings: { uploadMsMax: 1_000 } });
+    const line = await dial(t, url);
+    await line.write(uploadHead(ada.token, { ...boundary, 'transfer-encoding': 'chunked' }));
+    const head = '--x\r\ncontent-disposition: form-data; name="alt"\r\n\r\n';
+    await line.write(`${head.length.toString(16)}\r\n${head}\r\n`);
+    await until('it is ended', async () => {
+      if (!line.received().includes('408')) await line.write('1\r\na\r\n').catch(() => undefined);
+      return line.received().includes('408');
+    });
     assert.deepEqual(await remains(), nothing);
   });
 });
