@@ -1,6 +1,20 @@
 /** The `file:` driver: the suite of the port, and what only a folder can get wrong. */
 import assert from 'node:assert/strict';
-import { access, link, lstat, mkdir, mkdtemp, readdir, rm, stat, symlink, utimes, writeFile } from 'node:fs/promises';
+import {
+  access,
+  link,
+  lstat,
+  mkdir,
+  mkdtemp,
+  readdir,
+  rename,
+  rm,
+  rmdir,
+  stat,
+  symlink,
+  utimes,
+  writeFile,
+} from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -49,6 +63,23 @@ async function withDir(work: (dir: string) => Promise<void>): Promise<void> {
     await rm(dir, { recursive: true });
   }
 }
+
+test('a folder that is away is an outage, never missing objects', () =>
+  withDir(async (dir) => {
+    const root = join(dir, 'objects');
+    const blobs = createFileBlobs({ dir: root });
+    await blobs.put('a/b/c', pieces(noise(10, 1)));
+    await rename(root, join(dir, 'elsewhere'));
+    await assert.rejects(blobs.open('a/b/c'), fault('unavailable'));
+    await assert.rejects(blobs.head('a/b/c'), fault('unavailable'));
+    await assert.rejects(blobs.copy('a/b/c', 'a/b/d'), fault('unavailable'));
+    await mkdir(root);
+    await assert.rejects(blobs.open('a/b/c'), fault('unavailable'));
+    await rmdir(root);
+    await rename(join(dir, 'elsewhere'), root);
+    assert.equal((await read(blobs, 'a/b/c')).length, 10);
+    await assert.rejects(blobs.open('a/x/c'), fault('missing'));
+  }));
 
 test('the folder is made when missing, and files and folders are for their owner only', () =>
   withDir(async (dir) => {

@@ -79,11 +79,21 @@ export async function locate(at: Place, key: string): Promise<string> {
   let folder = at.root;
   for (const segment of segments) {
     folder = join(folder, segment);
-    const stat = await io('read', key, () => lstat(folder));
+    const stat = await io('read', key, () => lstat(folder)).catch((error: unknown) => missingOrAway(at, error));
     if (stat.isFile()) throw new BlobError('missing', `No object ${key}`);
     if (!stat.isDirectory()) throw new BlobError('broken', `A folder of ${key} is not a plain folder`);
   }
   return join(at.root, key);
+}
+
+/** A disk that is not mounted has no object either: only where our own folder still is does an object count as missing. */
+async function missingOrAway(at: Place, error: unknown): Promise<never> {
+  if (error instanceof BlobError && error.fault === 'missing') {
+    await lstat(at.temporary).catch((reason: unknown) => {
+      throw new BlobError('unavailable', 'The folder of the objects is away', reason);
+    });
+  }
+  throw error;
 }
 
 export async function look(at: Place, key: string): Promise<Stats | null> {
