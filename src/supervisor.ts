@@ -105,21 +105,26 @@ async function startDatabase(deps: SupervisorDeps, lifecycle: Lifecycle): Promis
 
   /** A server that dies under us starts again on its port, where our processes look for it. */
   async function keepDatabase(): Promise<void> {
-    while (true) {
-      const server = await settled(current);
-      await server?.ended;
+    while (!lifecycle.draining.aborted) {
+      await (await settled(current))?.ended;
       if (lifecycle.draining.aborted) return;
       deps.log.error({}, 'PostgreSQL ended unexpectedly; starting it again');
+      await startAgain();
+    }
+  }
+
+  /** Until it stands: what keeps it from starting, a full disk say, can pass, and meanwhile our processes wait for it. */
+  async function startAgain(): Promise<void> {
+    for (let pauseMs = 1_000; ; pauseMs = Math.min(2 * pauseMs, 30_000)) {
       current = deps.startDatabase({ port: first.port, signal: lifecycle.draining });
       const error = await current.then(
         () => null,
         (reason: unknown) => reason,
       );
+      if (error === null || lifecycle.draining.aborted) return;
+      deps.log.error({ reason: describe(error) }, 'PostgreSQL cannot be started again yet');
+      await wait(pauseMs, undefined, { signal: lifecycle.draining }).catch(() => undefined);
       if (lifecycle.draining.aborted) return;
-      if (error === null) continue;
-      deps.log.error({ reason: describe(error) }, 'PostgreSQL cannot be started again');
-      lifecycle.stop('there is no database');
-      return;
     }
   }
 }
