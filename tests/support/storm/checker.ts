@@ -75,9 +75,16 @@ export function createChecker(postgres: KillablePostgres, blobs: Blobs, sent: re
       }),
 
     async promises() {
-      const wrong: string[] = [];
-      for (const one of sent) wrong.push(...(await lookAt(one).catch((error) => [`${one.key}: ${String(error)}`])));
-      return wrong;
+      const left = [...sent];
+      const look = async () => {
+        const wrong: string[] = [];
+        for (let one = left.pop(); one; one = left.pop()) {
+          const { key } = one;
+          wrong.push(...(await lookAt(one).catch((error) => [`${key}: ${String(error)}`])));
+        }
+        return wrong;
+      };
+      return (await Promise.all([look(), look(), look(), look()])).flat();
     },
 
     async doubles() {

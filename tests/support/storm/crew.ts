@@ -144,14 +144,24 @@ export async function openCrew(t: Scope, options: CrewOptions): Promise<Crew> {
     station.front = await frontOf(station.process);
   }
 
+  /** One who waited in vain is first in line when the point is reached after all: it is asked again instead. */
+  const asked = new Map<string, Promise<boolean>>();
+  function nextAt(role: RoleProcess, point: Point): Promise<boolean> {
+    const name = `${role.pid} ${point}`;
+    const known = asked.get(name);
+    if (known) return known;
+    const reached = role.reached(point).then(
+      () => asked.delete(name),
+      () => false,
+    );
+    asked.set(name, reached);
+    return reached;
+  }
+
   async function whileAt(member: Member, point: Point, act: () => void | Promise<void>): Promise<boolean> {
     const { process: role } = at(member);
     await role.arm(point, 'wait');
-    const reached = role.reached(point).then(
-      () => true,
-      () => false,
-    );
-    const isThere = await Promise.race([reached, lasts(pointMs).then(() => false)]);
+    const isThere = await Promise.race([nextAt(role, point), lasts(pointMs).then(() => false)]);
     if (isThere) await act();
     await role.disarm(point);
     await role.resume(point);
