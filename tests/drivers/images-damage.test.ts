@@ -52,9 +52,7 @@ describe('files that break off', () => {
         'in its header': jpeg.subarray(0, 300),
       };
       for (const [what, cut] of Object.entries(cuts)) {
-        const startMs = performance.now();
         assert.equal(await outcomeOf(cut, 'image/jpeg', what), 'corrupt', what);
-        assert.ok(performance.now() - startMs < 5000);
       }
     }
   });
