@@ -47,7 +47,7 @@ export async function takeDue(
          and rung_at is null
          and ring_at <= now()
        order by origin desc, turn
-       limit least($1 - (select count(*) from again), (select free from places))
+       limit greatest(0, least($1 - (select count(*) from again), (select free from places)))
        for no key update skip locked
      ),
      taken as (
