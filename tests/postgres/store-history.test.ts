@@ -108,13 +108,17 @@ describe('the history', () => {
     const jobs = await Promise.all(Array.from({ length: 4 }, () => s.accept()));
     // Never settled, so that its deletion finds an unfinished job for certain.
     const spared = jobs[3]?.id ?? '';
-    await hammer(s, jobs, spared);
-    const ids = (await s.pool.query<{ id: string }>('select id from jobs')).rows.map((row) => row.id);
-    const reasons = new Set((await Promise.all(ids.map((id) => agrees(s, id)))).flat());
-    const reached = ['claimed', 'crashed', 'retried', 'failed', 'released', 'settled', 'cancelled'];
-    for (const reason of [...reached, 'replayed', 'rebuilding', 'reprocessed']) {
-      assert.ok(reasons.has(reason), `the storm reached ${reason}`);
+    const wanted = ['claimed', 'crashed', 'retried', 'failed', 'released', 'settled', 'cancelled'];
+    wanted.push('replayed', 'rebuilding', 'reprocessed');
+    let missing = wanted;
+    // Which transitions ten clients come to is chance: it goes on, with other numbers, until each was among them.
+    for (let seed = 7; missing.length > 0 && seed < 17; seed += 1) {
+      await hammer(s, jobs, spared, seed);
+      const ids = (await s.pool.query<{ id: string }>('select id from jobs')).rows.map((row) => row.id);
+      const reasons = new Set((await Promise.all(ids.map((id) => agrees(s, id)))).flat());
+      missing = wanted.filter((reason) => !reasons.has(reason));
     }
+    assert.deepEqual(missing, [], 'the storms reached every transition');
     const published = await s.pool.query<{ wrong: number }>(
       `select count(*) as wrong
        from variants
@@ -127,11 +131,16 @@ describe('the history', () => {
 });
 
 /** Ten clients at once, each doing 90 random things to the same few jobs with claims that are over as soon as they begin. */
-async function hammer(s: Fixture, made: readonly { id: string; jobId: string }[], spared: string): Promise<void> {
+async function hammer(
+  s: Fixture,
+  made: readonly { id: string; jobId: string }[],
+  spared: string,
+  firstSeed: number,
+): Promise<void> {
   // A lease of nothing: every claim of a processing job is a crash, and zombies are everywhere.
   const leases = { leaseMs: 0, marginMs: 0, budgets: { attemptsMax: 1_000, crashesMax: 1_000 } };
   const { store } = s;
-  let seed = 7;
+  let seed = firstSeed;
   const pick = (below: number) => {
     seed = (seed * 48_271) % 2_147_483_647;
     return seed % below;
