@@ -146,7 +146,7 @@ function rowsOf(tables: Tables, attempt: Attempt): string {
 
 /* -------------------------------------------------------------- the processes */
 
-type Held = Pick<Attempt, 'attachmentId' | 'version' | 'attemptId'>;
+type Held = Pick<Attempt, 'attachmentId' | 'version' | 'fence' | 'attemptId'>;
 
 /** What a process is about to do, told before it is done. Each ends the run when it must not, and throws. */
 export interface Watch {
@@ -204,10 +204,10 @@ export function createWatch(observed: Observed): Watch {
       if (world.nowMs() - before < settings.starvedMs - 1)
         throw new Violation('I17', `${process.name} hastens bells again after ${world.nowMs() - before} ms`);
     },
-    writes(process: Process, { attachmentId, version, attemptId }: Held) {
+    writes(process: Process, { attachmentId, version, fence, attemptId }: Held) {
       const job = jobsOf(tables, attachmentId).find((one) => one.version === version);
-      // Nobody tells a worker that an attachment was deleted.
-      if (!job || job.state === 'cancelled') return;
+      // Nobody tells a worker that an attachment was deleted, and an end of unknown outcome is said again.
+      if (!job || job.state === 'cancelled' || isOver(tables, { jobId: job.id, fence })) return;
       const isLeased = job.attemptId === attemptId && (job.leaseUntil ?? Number.POSITIVE_INFINITY) > tables.nowMs();
       if (!isLeased) throw new Violation('I13', `${process.name} writes for ${job.id} although its lease is over`);
     },
@@ -255,7 +255,7 @@ function watchDeliveries({ tables }: Observed): Pick<Watch, 'claimed' | 'ends'> 
 }
 
 /** Whether the history tells that an attempt ended by its own worker's word, or with its attachment. */
-function isOver(tables: Tables, attempt: Attempt): boolean {
+function isOver(tables: Tables, attempt: Pick<Attempt, 'jobId' | 'fence'>): boolean {
   const events = tables.events.get(attempt.jobId) ?? [];
   return events.some(({ fence, reason }) => fence === attempt.fence && reason !== 'claimed' && reason !== 'crashed');
 }

@@ -294,12 +294,7 @@ const ofJanitor: readonly Mutant[] = [
       file: 'tests/pipeline/janitor.test.ts',
       title: 'a clean-up that names what a row still names deletes nothing',
     },
-    patches: [
-      janitor(
-        'const named = await store.namedAmong(keys);\n    const unnamed',
-        'const named = new Set<string>();\n    const unnamed',
-      ),
-    ],
+    patches: [janitor('const named = await store.namedAmong(keys);', 'const named = new Set<string>();')],
   },
   {
     name: 'orphans are deleted because no listing knew them',

@@ -46,6 +46,8 @@ export interface Outcome {
   readonly counts: ReadonlyMap<string, number>;
   readonly answered: number;
   readonly virtualMs: number;
+  /** When the last upload was answered and the last job finished for the first time; null when a violation came before. */
+  readonly doneAtMs: number | null;
   /** What became of each upload, by its bytes: state, code, version, and the names of its pictures. */
   readonly ends: ReadonlyMap<string, string>;
 }
@@ -100,10 +102,11 @@ export async function play(wish: Play): Promise<Outcome> {
   const { scene, observed, check } = setScene(wish);
   const { world, cast, tables } = scene;
   let violation: Violation | null = null;
+  let doneAtMs: number | null = null;
   try {
     cast.startAll();
     begin(scene, wish);
-    await finish(scene, wish);
+    doneAtMs = await finish(scene, wish);
     check();
     checkQuiet(observed, cast.drained);
   } catch (error) {
@@ -113,7 +116,7 @@ export async function play(wish: Play): Promise<Outcome> {
   for (const role of roles) cast.retire(role);
   const { steps, counts } = world;
   const ends = endsOf(tables, observed.sources);
-  return { violation, steps, counts, answered: scene.answered.length, virtualMs: world.nowMs(), ends };
+  return { violation, steps, counts, answered: scene.answered.length, virtualMs: world.nowMs(), doneAtMs, ends };
 }
 
 function setScene({ seed, fates, family }: Play): { scene: Scene; observed: Observed; check: () => void } {
@@ -189,7 +192,8 @@ function begin(scene: Scene, { family, uploads, faultMs, wipesAtMs = [] }: Play)
   world.after(noticeEveryMs, notice);
 }
 
-async function finish(scene: Scene, { faultMs, family }: Play): Promise<void> {
+/** Answers when all was done for the first time. */
+async function finish(scene: Scene, { faultMs, family }: Play): Promise<number> {
   const { world, tables, objects, cast, asking } = scene;
   const isDone = () => asking.size === 0 && [...tables.jobs.values()].every((job) => !isUnfinished(job));
   if (family !== 'plain') {
@@ -203,6 +207,7 @@ async function finish(scene: Scene, { faultMs, family }: Play): Promise<void> {
     throw new Violation('I6', `not everything has finished ${healMs / minuteMs} minutes after the last fault: ${what}`);
   };
   await done();
+  const doneAtMs = world.nowMs();
   // What still comes late is waited for, by all who may do wrong with it; then only a janitor is needed.
   if (family !== 'plain') {
     await world.run(() => false, world.nowMs() + lateMs);
@@ -220,6 +225,7 @@ async function finish(scene: Scene, { faultMs, family }: Play): Promise<void> {
   await world.run(() => false, world.nowMs() + lateMs);
   const isClean = () => tables.cleanups.size === 0 && strayOf({ tables, objects }) === null;
   await world.run(isClean, world.nowMs() + 60 * minuteMs);
+  return doneAtMs;
 }
 
 function endsOf(tables: Tables, sources: ReadonlyMap<string, string>): ReadonlyMap<string, string> {

@@ -63,14 +63,19 @@ function ofMachines({ world, bells, cast, tables }: Scene): Act[] {
   ];
 }
 
-function ofStorage({ world, objects, lost }: Scene): Act[] {
+function ofStorage(scene: Scene): Act[] {
+  const { world, objects, lost } = scene;
+  const visit = () => void doctorsVisit(scene);
   const lose = () => {
-    const key = world.pick([...objects.stored.keys()]);
+    const keys = [...objects.stored.keys()];
+    // Mostly what can be made anew.
+    const variants = keys.filter((key) => key.startsWith('attachments/') && !key.includes('/original.'));
+    const key = world.pick(world.random() < 0.7 && variants.length > 0 ? variants : keys);
     if (!key) return;
     objects.lose(key);
     lost.add(key);
   };
-  return Array.from({ length: 6 }, () => lose);
+  return [...Array.from({ length: 6 }, () => lose), visit, visit, visit];
 }
 
 export interface Visit {

@@ -37,8 +37,9 @@ const told: ReadonlySet<string> = new Set([...['settle', 'fail', 'ringAgain', 'm
 /** The attempt of which a key is; nothing is told of the staging objects of uploads. */
 export function keysWatched(watch: Watch): (process: Process, key: string) => void {
   return (process, key) => {
-    const [, attachmentId = '', version = '', attemptId = ''] =
-      /^attachments\/([^/]+)\/v(\d+)\.\d+-([^/]+)\//.exec(key) ?? [];
-    if (attachmentId) watch.writes(process, { attachmentId, version: Number(version), attemptId });
+    const [, attachmentId = '', version = '', fence = '', attemptId = ''] =
+      /^attachments\/([^/]+)\/v(\d+)\.(\d+)-([^/]+)\//.exec(key) ?? [];
+    const numbers = { version: Number(version), fence: Number(fence) };
+    if (attachmentId) watch.writes(process, { attachmentId, ...numbers, attemptId });
   };
 }

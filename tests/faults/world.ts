@@ -269,6 +269,18 @@ export function plannedFates(plan: ReadonlyMap<number, Fate>): Fates {
   return { of: (_site, allowed, number) => planned(plan.get(number), allowed) };
 }
 
+/** This fate at the first effect at this site, and none elsewhere. */
+export function fateAt(where: string, fate: Fate): Fates {
+  let struck = false;
+  return {
+    of(site, allowed) {
+      if (struck || site !== where || !allowed.includes(fate)) return 'ok';
+      struck = true;
+      return fate;
+    },
+  };
+}
+
 function planned(fate: Fate | undefined, allowed: readonly Fate[]): Fate {
   return fate !== undefined && allowed.includes(fate) ? fate : 'ok';
 }

@@ -79,6 +79,21 @@ describe('a replay', () => {
     assert.equal((await s.jobRow(jobId)).generation, 3);
   });
 
+  it('begins with the first wait between rings, however often the generation before was announced', async (t) => {
+    const s = await startStore(t);
+    const { jobId } = await s.accept();
+    const { attempt } = await s.claimed(jobId);
+    await s.endLease(jobId);
+    const [ring] = await s.store.takeDue({ limit: 1, window: 1, takenMs: 1 });
+    assert.ok(ring);
+    await s.store.markRung(ring, { baseMs: 1, capMs: 1, jitter: 1 });
+    assert.equal(await fail(s.store, attempt, 'corrupt_image'), 'failed');
+    await s.store.replay(jobId, byOperator);
+    const [again] = await s.store.takeDue({ limit: 1, window: 1, takenMs: 1 });
+    assert.equal(again?.again, false);
+    assert.equal((await s.jobRow(jobId)).confirmed, 0);
+  });
+
   it('waits a step behind the waiting jobs of its owner, and behind nobody else’s', async (t) => {
     const s = await startStore(t);
     const other = await addUser(s.pool, 'other');
