@@ -82,6 +82,7 @@ async function startTraffic(broker: Broker) {
   const confirmed = new Set<string>();
   const seen = new Set<string | null>();
   const over = new AbortController();
+  const allCame = new AbortController();
   const missing = () => [...confirmed].filter((id) => !seen.has(id));
   const attempt = (id: string) =>
     broker.publish(id, new TextEncoder().encode(id), { timeoutMs: 1_000 }).then(
@@ -97,8 +98,8 @@ async function startTraffic(broker: Broker) {
   const consuming = (async () => {
     const settings = { prefetch: 0, visibilityMs: 3_000 };
     const consumer = await until('there is a consumer', () => broker.consumer(settings).catch(() => null), failover);
-    while (!over.signal.aborted || missing().length > 0) {
-      const delivery = await consumer.next(AbortSignal.timeout(failover.deadlineMs));
+    for (;;) {
+      const delivery = await consumer.next(allCame.signal);
       if (!delivery) return;
       seen.add(text(delivery));
       void delivery.ack().catch(() => {});
@@ -115,10 +116,12 @@ async function startTraffic(broker: Broker) {
   return {
     goesOn,
     missing,
-    /** Stops publishing, and resolves when all that was confirmed came, or nothing came for a minute. */
+    /** Stops publishing, and resolves when all that was confirmed came, or after a minute in which it did not. */
     async stop() {
       over.abort();
       await publishing;
+      await until('all that was confirmed came', () => missing().length === 0, failover).catch(() => {});
+      allCame.abort();
       await consuming;
     },
   };
