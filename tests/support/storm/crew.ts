@@ -134,7 +134,7 @@ export async function openCrew(t: Scope, options: CrewOptions): Promise<Crew> {
     const { process } = station;
     ending.add(process);
     if (point !== null) {
-      await process.arm(point, 'kill').catch(() => undefined);
+      void process.arm(point, 'kill').catch(() => undefined);
       await Promise.race([process.ended, lasts(pointMs)]);
     }
     await process.kill();
@@ -160,20 +160,25 @@ export async function openCrew(t: Scope, options: CrewOptions): Promise<Crew> {
 
   async function whileAt(member: Member, point: Point, act: () => void | Promise<void>): Promise<boolean> {
     const { process: role } = at(member);
-    await role.arm(point, 'wait');
-    const isThere = await Promise.race([nextAt(role, point), lasts(pointMs).then(() => false)]);
-    if (isThere) await act();
-    await role.disarm(point);
-    await role.resume(point);
-    return isThere;
+    const gone = role.ended.then(() => false);
+    const asking = (async () => {
+      await role.arm(point, 'wait');
+      const isThere = await Promise.race([nextAt(role, point), lasts(pointMs).then(() => false)]);
+      if (isThere) await act();
+      await role.disarm(point);
+      await role.resume(point);
+      return isThere;
+    })();
+    // Nobody answers for a process that ended by itself.
+    return await Promise.race([asking.catch(() => false), gone]);
   }
 
   async function stop(member: Member, ms: number, point: Point | null): Promise<boolean> {
     const { pid } = at(member).process;
     const sleep = async () => {
-      process.kill(pid, 'SIGSTOP');
+      signal(pid, 'SIGSTOP');
       await lasts(ms);
-      process.kill(pid, 'SIGCONT');
+      signal(pid, 'SIGCONT');
     };
     if (point !== null) return await whileAt(member, point, sleep);
     await sleep();
@@ -204,4 +209,13 @@ export async function openCrew(t: Scope, options: CrewOptions): Promise<Crew> {
     output: () =>
       [...past, ...[...stations].map(([name, { process }]) => `--- ${name}\n${process.output()}`)].join('\n'),
   };
+}
+
+/** One who ended by itself is told by `deaths`. */
+function signal(pid: number, name: 'SIGSTOP' | 'SIGCONT'): void {
+  try {
+    process.kill(pid, name);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+  }
 }
