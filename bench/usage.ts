@@ -4,7 +4,7 @@
  * A family is a process with all its living descendants. Time of descendants that ended counts as well: whoever reaped them
  * keeps it. The kernel tells it in ticks of 10 ms, two of them a process, so a measurement should take a second of it or more.
  */
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 
 /** Of Linux on every platform that Node runs on (`getconf CLK_TCK`). */
 const ticksPerSecond = 100;
@@ -24,6 +24,16 @@ export async function cpuMsOf(roots: readonly number[]): Promise<number> {
 /** The most memory that the process ever had resident, MiB (`VmHWM`). Throws when it is gone. */
 export async function peakMiBOf(pid: number): Promise<number> {
   return kibibytes(pid, 'status', 'VmHWM') / 1024;
+}
+
+/** Forgets the peak of a process: `peakMiBOf` then tells the most it had since. Takes its owner or root. */
+export async function resetPeak(pid: number): Promise<void> {
+  writeFileSync(`/proc/${pid}/clear_refs`, '5');
+}
+
+/** Memory resident of one process alone, MiB, counted as its peak is (`VmRSS`). */
+export async function residentMiBOfProcess(pid: number): Promise<number> {
+  return kibibytes(pid, 'status', 'VmRSS') / 1024;
 }
 
 /**
