@@ -34,7 +34,7 @@ const tieMs = 10_000;
 const budgets = { attemptsMax: 3, crashesMax: 2 };
 const who = 'twin';
 /** A story begins instead of one in so many verbs. */
-const storyEvery = 6;
+const storyEvery = 4;
 const graceMs = 6 * unitMs;
 const renewal = { leaseMs: 4 * unitMs, marginMs: unitMs };
 const codes: readonly Code[] = ['corrupt_image', 'render_crashed', 'render_timeout', 'internal', 'storage_unavailable'];
@@ -79,7 +79,7 @@ function uploadVerbs({ between, pick, owners }: Choices, things: Things): Weight
     [5, () => things.markOf(things.jobId(), between(1, 3))],
     [2, things.ringAllAgain],
     [1, () => ({ verb: 'countAnnounced', args: [] })],
-    [1, () => ({ verb: 'deleteAttachment', args: [pick(owners), things.attachmentId(), { graceMs }] })],
+    [1, () => things.deleteBy(pick(owners), things.attachmentId())],
     [1, () => ({ verb: 'attachmentFor', args: [pick(owners), things.attachmentId()] })],
     [1, () => ({ verb: 'acceptedAttachment', args: [pick(owners), things.attachmentId()] })],
   ];
@@ -98,7 +98,7 @@ function attemptVerbs(things: Things): Weighted {
 
 function operatorVerbs({ between, pick }: Choices, things: Things): Weighted {
   return [
-    [4, () => ({ verb: 'replay', args: [things.jobId(), { who, spacingMs: unitMs }] })],
+    [4, () => things.replayOf(things.jobId())],
     [3, () => things.reprocessOf(things.attachmentId())],
     [2, () => ({ verb: 'askReprocessing', args: [{ version: between(2, 3), retryFailed: between(0, 1) === 1, who }] })],
     [3, () => ({ verb: 'feedReprocessing', args: [{ window: between(1, 4), limit: between(1, 3) }] })],
@@ -109,11 +109,11 @@ function operatorVerbs({ between, pick }: Choices, things: Things): Weighted {
     [1, () => ({ verb: 'countFailed', args: [things.filter()] })],
     [1, () => ({ verb: 'audit', args: [{ after: pick([null, things.attachmentId()]), limit: between(1, 5) }] })],
     [1, () => ({ verb: 'audited', args: [things.attachmentId()] })],
-    [2, () => ({ verb: 'namedAmong', args: [things.anyKeys()] })],
+    [2, things.namedOfAll],
     [1, () => ({ verb: 'awaitingCleanup', args: [things.anyKeys()] })],
     [2, () => ({ verb: 'passedCleanup', args: [things.cleanup(), 2 * unitMs] })],
     [1, () => ({ verb: 'expire', args: [100] })],
-    [1, () => ({ verb: 'retire', args: [{ failedMs: 30 * unitMs, historyMs: 60 * unitMs, limit: 3 }] })],
+    [1, () => things.retire(30 * unitMs, 3)],
   ];
 }
 
@@ -208,11 +208,26 @@ function createThings(choices: Choices) {
     return rebuildBy(id, between(0, 4) === 0 ? ['another'] : keysOf(id));
   }
 
+  const deleteBy = (owner: string, id: string): Next => ({
+    verb: 'deleteAttachment',
+    args: [owner, id, { graceMs }],
+  });
+  const retire = (failedMs: number, limit: number): Next => ({
+    verb: 'retire',
+    args: [{ failedMs, historyMs: 60 * unitMs, limit }],
+  });
+
   const upload = () => newUpload(choices, between(0, 2) > 0 ? null : keyName());
   return {
     ...{ keyName, jobId, attachmentId, ofAttempt, takeDue, claim, upload, filter, cleanup, anyKeys, rebuild },
     ...createEnds(choices, units),
     claimOf: (ofJob: string) => claimBy(ofJob, [1, 2]),
+    replayOf: (ofJob: string): Next => ({ verb: 'replay', args: [ofJob, { who, spacingMs: unitMs }] }),
+    deleteBy,
+    deleteOf: (id: string) => deleteBy(tables.attachments.get(id)?.ownerId ?? pick(owners), id),
+    namedOfAll: (): Next => ({ verb: 'namedAmong', args: [anyKeys()] }),
+    retire,
+    retireAll: () => retire(0, 1_000),
     rebuildOf: (id: string) => rebuildBy(id, keysOf(id)),
     reprocessOf: (id: string): Next => ({ verb: 'reprocess', args: [id, { version: 2, who }] }),
     takeAll: (): Next => ({ verb: 'takeDue', args: [{ limit: 1_000, window: 1_000, takenMs: 2 * unitMs }] }),
@@ -233,17 +248,19 @@ function createEnds(choices: Choices, units: (max: number) => number) {
     verb: 'settle',
     args: [one, newResult(choices, one), { graceMs, replacedMs: 9 * unitMs, who }],
   });
-  const failOf = (one: Attempt): Next => ({
+  const failBy = (one: Attempt, code: Code): Next => ({
     verb: 'fail',
-    args: [one, { code: choices.pick(codes), detail: 'why', retryMs: units(4) }, { budgets, graceMs, who }],
+    args: [one, { code, detail: 'why', retryMs: units(4) }, { budgets, graceMs, who }],
   });
+  const failOf = (one: Attempt): Next => failBy(one, choices.pick(codes));
+  const failForGoodOf = (one: Attempt): Next => failBy(one, 'corrupt_image');
   const releaseOf = (one: Attempt): Next => ({
     verb: 'release',
     args: [one, { reason: 'why', delayMs: units(3), graceMs, who }],
   });
   const renewOf = (one: Attempt): Next => ({ verb: 'renew', args: [one, renewal] });
   const endsOf = (one: Attempt) => [settleOf(one), failOf(one), releaseOf(one), renewOf(one)];
-  return { settleOf, failOf, releaseOf, renewOf, endsOf };
+  return { settleOf, failOf, failForGoodOf, releaseOf, renewOf, endsOf };
 }
 
 function newUpload(
