@@ -113,7 +113,7 @@ function operatorVerbs({ between, pick }: Choices, things: Things): Weighted {
     [1, () => ({ verb: 'awaitingCleanup', args: [things.anyKeys()] })],
     [2, () => ({ verb: 'passedCleanup', args: [things.cleanup(), 2 * unitMs] })],
     [1, () => ({ verb: 'expire', args: [100] })],
-    [1, () => things.retire(30 * unitMs, 3)],
+    [1, () => things.retireAfter(30 * unitMs, 3)],
   ];
 }
 
@@ -208,39 +208,38 @@ function createThings(choices: Choices) {
     return rebuildBy(id, between(0, 4) === 0 ? ['another'] : keysOf(id));
   }
 
-  const deleteBy = (owner: string, id: string): Next => ({
-    verb: 'deleteAttachment',
-    args: [owner, id, { graceMs }],
-  });
-  const retire = (failedMs: number, limit: number): Next => ({
-    verb: 'retire',
-    args: [{ failedMs, historyMs: 60 * unitMs, limit }],
-  });
-
   const upload = () => newUpload(choices, between(0, 2) > 0 ? null : keyName());
   return {
     ...{ keyName, jobId, attachmentId, ofAttempt, takeDue, claim, upload, filter, cleanup, anyKeys, rebuild },
     ...createEnds(choices, units),
     claimOf: (ofJob: string) => claimBy(ofJob, [1, 2]),
-    replayOf: (ofJob: string): Next => ({ verb: 'replay', args: [ofJob, { who, spacingMs: unitMs }] }),
-    deleteBy,
-    deleteOf: (id: string) => deleteBy(tables.attachments.get(id)?.ownerId ?? pick(owners), id),
+    ...plain,
+    deleteOf: (id: string) => plain.deleteBy(tables.attachments.get(id)?.ownerId ?? pick(owners), id),
     namedOfAll: (): Next => ({ verb: 'namedAmong', args: [anyKeys()] }),
-    retire,
-    retireAll: () => retire(0, 1_000),
     rebuildOf: (id: string) => rebuildBy(id, keysOf(id)),
-    reprocessOf: (id: string): Next => ({ verb: 'reprocess', args: [id, { version: 2, who }] }),
-    takeAll: (): Next => ({ verb: 'takeDue', args: [{ limit: 1_000, window: 1_000, takenMs: 2 * unitMs }] }),
-    markOf: (ofJob: string, ring: number): Next => ({
-      verb: 'markRung',
-      args: [
-        { jobId: ofJob, ring, traceparent: null },
-        { baseMs: 3 * unitMs, capMs: 24 * unitMs, jitter: 1 },
-      ],
-    }),
-    ringAllAgain: (): Next => ({ verb: 'ringAgain', args: [1_000] }),
   };
 }
+
+/** Verbs that need nothing but what they are told. */
+const plain = {
+  replayOf: (ofJob: string): Next => ({ verb: 'replay', args: [ofJob, { who, spacingMs: unitMs }] }),
+  deleteBy: (owner: string, id: string): Next => ({ verb: 'deleteAttachment', args: [owner, id, { graceMs }] }),
+  retireAfter: (failedMs: number, limit: number): Next => ({
+    verb: 'retire',
+    args: [{ failedMs, historyMs: 60 * unitMs, limit }],
+  }),
+  retireAll: (): Next => plain.retireAfter(0, 1_000),
+  reprocessOf: (id: string): Next => ({ verb: 'reprocess', args: [id, { version: 2, who }] }),
+  takeAll: (): Next => ({ verb: 'takeDue', args: [{ limit: 1_000, window: 1_000, takenMs: 2 * unitMs }] }),
+  markOf: (ofJob: string, ring: number): Next => ({
+    verb: 'markRung',
+    args: [
+      { jobId: ofJob, ring, traceparent: null },
+      { baseMs: 3 * unitMs, capMs: 24 * unitMs, jitter: 1 },
+    ],
+  }),
+  ringAllAgain: (): Next => ({ verb: 'ringAgain', args: [1_000] }),
+};
 
 /** What an attempt may say: that it is done, failed, given back, or still there. */
 function createEnds(choices: Choices, units: (max: number) => number) {
