@@ -260,11 +260,13 @@ inline more(j) {
 }
 
 #if defined(M_MARK_WITHOUT_RUNG)
-#define mayMark(r) (R.current)
+#define mayMark(r) (R.current && !job[R.on].due)
 #elif defined(M_MARK_WITHOUT_RINGS)
-#define mayMark(r) (job[R.on].rung)
-#else
+#define mayMark(r) (job[R.on].rung && !job[R.on].due)
+#elif defined(M_MARK_WHEN_DUE)
 #define mayMark(r) (R.current && job[R.on].rung)
+#else
+#define mayMark(r) (R.current && job[R.on].rung && !job[R.on].due)
 #endif
 
 /* `markRung` */
@@ -272,6 +274,7 @@ inline markRung(r) {
   assert(R.had); /* I14 */
   if
   :: mayMark(r) ->
+     assert(!job[R.on].due) /* I16 a bell that was hastened is not put off. */;
      job[R.on].bell = 1; job[R.on].due = 0;
      check();
      assert(R.current && job[R.on].rung) /* I17 a late mark moves nobody else's bell. */

@@ -131,6 +131,7 @@ const mutants: readonly Check[] = [
     instance: { ...upload, RELAYS: 2 },
     expected: 'I17',
   },
+  { name: 'MARK_WHEN_DUE', says: 'the mark puts off a bell that was hastened', instance: upload, expected: 'I16' },
   { name: 'RERING_NEEDS_PLACE', says: 'a repeated ring needs a place in the window', instance: upload, expected: 'I6' },
   { name: 'LEASE_SILENT', says: 'no bell after a lease’s end', instance: upload, expected: 'I6' },
   { name: 'LEASE_IGNORED', says: 'a claim does not look at the lease', instance: upload, expected: 'I12' },

@@ -74,7 +74,8 @@ export async function takeDue(
 
 /**
  * After the broker confirmed: the next ring waits `baseMs · 2^confirmed`, at most `capMs`, times `jitter`.
- * Guard: nobody else took the bell or wrote it since: `rings` is this ring's, and `rung_at` is still set.
+ * Guard: nobody else took the bell or wrote it since: `rings` is this ring's, and `rung_at` is still set. And it is not due:
+ * a bell that was hastened because the broker lost its messages is not put off by the confirmation of one of them.
  */
 export async function markRung(
   pool: Pool,
@@ -88,7 +89,9 @@ export async function markRung(
          confirmed = confirmed + 1
      where id = $1
        and rings = $2
-       and rung_at is not null`,
+       and rung_at is not null
+       -- Not now(): while this waited for the row, whoever hastened the bell may have begun after it.
+       and ring_at > clock_timestamp()`,
     [ring.jobId, ring.ring, options.baseMs, options.capMs, options.jitter],
     { writes: true },
   );

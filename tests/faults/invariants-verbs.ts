@@ -90,9 +90,12 @@ function watchRelay({ tables, bells, settings }: Observed, moments: Moments): Pi
       const before = job?.ringAt ?? null;
       const confirmed = job?.confirmed ?? 0;
       const isRelays = job?.rungAt !== null && job?.rings === ring.ring;
+      const isDue = before !== null && before <= tables.nowMs();
       const answer = moments.markRung(ring, options);
       if (!isRelays && (job?.ringAt ?? null) !== before)
         throw new Violation('I17', `a late mark moved the bell of ${ring.jobId}`);
+      if (isDue && job?.ringAt !== before)
+        throw new Violation('I16', `a late mark put off the bell of ${ring.jobId}, which was to ring at once`);
       if (!answer || !job) return answer;
       const least = 0.8 * Math.min(settings.reringCapMs, settings.reringMs * 2 ** Math.min(confirmed, 40));
       const untilMs = (job.ringAt as number) - tables.nowMs();

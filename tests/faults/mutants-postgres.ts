@@ -172,15 +172,20 @@ const ofBells: readonly Mutant[] = [
   mutant(
     'a mark does not look whether the bell is still the relay’s',
     ['I17'],
-    bells('       and rings = $2\n       and rung_at is not null`', '       and rings = $2`'),
+    bells('       and rings = $2\n       and rung_at is not null\n', '       and rings = $2\n'),
   ),
   mutant(
     'a mark does not look whose ring it is',
     ['I17'],
     bells(
-      '       and rings = $2\n       and rung_at is not null`',
-      '       and $2::int > 0\n       and rung_at is not null`',
+      '       and rings = $2\n       and rung_at is not null\n',
+      '       and $2::int > 0\n       and rung_at is not null\n',
     ),
+  ),
+  mutant(
+    'a mark puts a hastened bell off',
+    ['I16'],
+    bells('       and ring_at > clock_timestamp()`', '       and ring_at is not null`'),
   ),
   mutant(
     'a repeated ring needs a place in the window',

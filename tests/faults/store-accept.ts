@@ -178,7 +178,7 @@ export function relayVerbs(tables: Tables): RelayVerbs {
     },
     markRung(ring, { baseMs, capMs, jitter }) {
       const job = jobs.get(ring.jobId);
-      if (!job || job.rings !== ring.ring || job.rungAt === null) return false;
+      if (!job || job.rings !== ring.ring || job.rungAt === null || isDue(job)) return false;
       job.ringAt = nowMs() + Math.min(capMs, baseMs * 2 ** Math.min(job.confirmed, 40)) * jitter;
       job.confirmed += 1;
       return true;

@@ -131,12 +131,16 @@ function lostMessage({ tables, pick, takeAll, markOf, ringAllAgain }: Makers): (
   };
 }
 
-/** A bell is taken again before the first relay that took it has its confirmation. */
+/** A bell is hastened, or even taken again, before the first relay that took it has its confirmation. */
 function staleMark({ tables, pick, takeAll, markOf, ringAllAgain }: Makers): () => Chapter[] {
   return () => {
     const job = pick([...tables.jobs.values()].filter((one) => one.ringAt !== null && one.ringAt <= tables.nowMs()));
     if (!job) return [];
-    return [takeAll, ringAllAgain, takeAll, () => markOf(job.id, job.rings - 1)];
+    const rung = () => markOf(job.id, job.rings);
+    return pick([
+      [takeAll, ringAllAgain, rung],
+      [takeAll, ringAllAgain, takeAll, () => markOf(job.id, job.rings - 1)],
+    ]);
   };
 }
 

@@ -196,6 +196,38 @@ describe('markRung', () => {
     assert.equal(await s.everything(), before);
   });
 
+  it('leaves a bell that was hastened since to ring at once', async (t) => {
+    const s = await startStore(t);
+    const { jobId } = await s.accept();
+    const [ring] = await take(s);
+    assert.ok(ring);
+    assert.equal(await s.store.ringAgain(1), 1);
+    const before = await s.everything();
+    assert.equal(await s.store.markRung(ring, marking), false);
+    assert.equal(await s.everything(), before);
+    assert.deepEqual(await takenJobs(s, { window: 0 }), [jobId]);
+  });
+
+  it('leaves a bell that was hastened while the mark waited for its row', async (t) => {
+    const s = await startStore(t);
+    const { jobId } = await s.accept();
+    const [ring] = await take(s);
+    assert.ok(ring);
+    const client = await s.pool.connect();
+    try {
+      await client.query('begin');
+      await client.query('select from jobs where id = $1 for no key update', [jobId]);
+      const marked = s.store.markRung(ring, marking);
+      await s.untilLocked();
+      await client.query('update jobs set ring_at = clock_timestamp() where id = $1', [jobId]);
+      await client.query('commit');
+      assert.equal(await marked, false);
+    } finally {
+      client.release();
+    }
+    assert.deepEqual(await takenJobs(s, { window: 0 }), [jobId]);
+  });
+
   const others: [title: string, write: (s: Fixture, jobId: string) => Promise<unknown>][] = [
     ['a claim', (s, jobId) => s.claimed(jobId)],
     ['a renewal', async (s, jobId) => s.store.renew((await s.claimed(jobId)).attempt, { leaseMs: 9_000, marginMs: 1 })],
