@@ -148,7 +148,7 @@ function asRaw(bytes: Uint8Array, { contentType, fileName }: Uploading) {
 }
 
 /** The body of a form with one file, as a browser writes it (RFC 7578). `fileName` must not need quoting. */
-function asForm(bytes: Uint8Array, { contentType, fileName }: Uploading) {
+export function asForm(bytes: Uint8Array, { contentType, fileName }: Uploading) {
   const boundary = `bench-${randomBytes(12).toString('hex')}`;
   const disposition = `Content-Disposition: form-data; name="file"; filename="${fileName}"`;
   const head = `--${boundary}\r\n${disposition}\r\nContent-Type: ${contentType}\r\n\r\n`;
