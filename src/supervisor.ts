@@ -246,7 +246,7 @@ function showReady({ print }: SupervisorDeps, config: Config, address: string, d
 /** How a person mends each part that can be away. */
 const ways: Readonly<Record<string, string>> = {
   storage:
-    'the storage does not answer: start it, or stop this and correct BLOBS_URL, its keys or the rights of its folder',
+    'the storage does not answer: start it or mount its folder, or stop this and correct BLOBS_URL, its keys or the rights of its folder',
   database: 'the database does not answer: start it, or stop this and correct DATABASE_URL',
 };
 

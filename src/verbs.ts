@@ -58,9 +58,10 @@ export async function migrateDatabase(config: Config): Promise<readonly string[]
   }
 }
 
-/** The bucket, where there is one. */
+/** The bucket, or the folder with its mark. */
 async function prepareStorage(config: Config): Promise<void> {
-  const blobs = await buildBlobs(config);
+  const pool = createPool({ url: config.databaseUrl, max: 1, name: 'skrepka migrate' });
+  const blobs = await buildBlobs(config, pool);
   try {
     await blobs.prepare();
   } catch (error) {
@@ -70,6 +71,7 @@ async function prepareStorage(config: Config): Promise<void> {
     );
   } finally {
     await blobs.close();
+    await pool.end();
   }
 }
 
@@ -126,7 +128,7 @@ export async function runVerb(order: VerbOrder, config: Config, telemetry: Telem
     await requireSchema(pool, embedded);
     const store = createStore({ pool, signals });
     const found = { ...config, databaseUrl: url };
-    const blobs = await buildBlobs(found);
+    const blobs = await buildBlobs(found, pool);
     const clock = createSystemClock();
     const { log } = telemetry;
     const tools: Tools = {

@@ -11,6 +11,7 @@ import { type BrokerSql, createPostgresBroker } from './drivers/broker-postgres.
 import { StartError } from './errors.ts';
 import type { Blobs, Broker, Log } from './pipeline/ports.ts';
 import { recipes } from './pipeline/recipe.ts';
+import { readInstallation } from './postgres/installation.ts';
 import { createPool, listen, type Pool, single } from './postgres/pool.ts';
 
 const bucketForm = /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])\/?$/;
@@ -51,10 +52,12 @@ export function requireDatabase({ databaseUrl }: Config): void {
   );
 }
 
-export async function buildBlobs(config: Config): Promise<Blobs> {
+/** `pool` says whose the objects of a folder are; a bucket is there or not, and needs nobody to say so. */
+export async function buildBlobs(config: Config, pool: Pool): Promise<Blobs> {
   const { blobsUrl, dataDir } = config;
-  if (blobsUrl === 'file:') return createFileBlobs({ dir: path.join(dataDir, 'blobs') });
-  if (blobsUrl.startsWith('file:///')) return createFileBlobs({ dir: fileURLToPath(blobsUrl) });
+  const owner = () => readInstallation(pool);
+  if (blobsUrl === 'file:') return createFileBlobs({ dir: path.join(dataDir, 'blobs'), owner });
+  if (blobsUrl.startsWith('file:///')) return createFileBlobs({ dir: fileURLToPath(blobsUrl), owner });
   const bucket = bucketForm.exec(blobsUrl)?.[1];
   if (bucket !== undefined) return (await import('./drivers/blobs-s3.ts')).createS3Blobs({ ...config, bucket });
   throw new StartError(sentences.blobs);

@@ -110,7 +110,7 @@ async function buildParts(wanted: readonly Role[], config: Config, telemetry: Te
   const signals = createSignals({ pool, url: config.databaseUrl, log });
   const store = createStore({ pool, signals });
   const broker = await buildBroker(config, pool, log);
-  const blobs = await buildBlobs(config);
+  const blobs = await buildBlobs(config, pool);
   return { pool, signals, store, broker, blobs, clock: createSystemClock(), reach, telemetry, config };
 }
 

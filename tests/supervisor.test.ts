@@ -1,26 +1,17 @@
 /** `skrepka start` with real processes: from an empty folder, to the end, and again after every way to die. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { request } from 'node:http';
 import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
 import path from 'node:path';
 import test from 'node:test';
 import { skrepka } from './support/command.ts';
 import { onEnd } from './support/on-end.ts';
 import { freshDatabase } from './support/postgres.ts';
-import { commandOf, isAlive, type Started, startCommand } from './support/started.ts';
+import { commandOf, isAlive, type Started } from './support/started.ts';
+import { childWith, isReady, linesOf, post, prepare } from './support/supervised.ts';
 import { until } from './support/until.ts';
-
-async function prepare(t: test.TestContext) {
-  const folder = await mkdtemp(path.join(tmpdir(), 'skrepka-start-'));
-  onEnd(t, () => rm(folder, { recursive: true, force: true }));
-  const dataDir = path.join(folder, 'data');
-  const start = (settings: Record<string, string> = {}) =>
-    startCommand(t, ['start'], { DATA_DIR: dataDir, PORT: '0', ...settings });
-  return { folder, dataDir, start };
-}
 
 async function freePort(): Promise<number> {
   const probe = createServer().listen(0, '127.0.0.1');
@@ -29,27 +20,6 @@ async function freePort(): Promise<number> {
   probe.close();
   await once(probe, 'close');
   return typeof address === 'object' && address ? address.port : 0;
-}
-
-async function post(url: string, body: object): Promise<{ status: number; body: Record<string, unknown> }> {
-  const headers = { 'content-type': 'application/json' };
-  const answer = await fetch(url, { method: 'POST', headers, body: JSON.stringify(body) });
-  return { status: answer.status, body: (await answer.json()) as Record<string, unknown> };
-}
-
-const isReady = async (url: string) =>
-  await fetch(`${url}/health/ready`).then(
-    (answer) => answer.status === 200,
-    () => false,
-  );
-
-function linesOf(started: Started): { service: string; text: string; reason?: string }[] {
-  const lines = started.stdout().split('\n');
-  return lines.filter((line) => line.startsWith('{')).map((line) => JSON.parse(line));
-}
-
-function childWith(started: Started, words: string): number | undefined {
-  return started.family().find((pid) => commandOf(pid).includes(`main.ts ${words}`));
 }
 
 async function assertAllGone(pids: readonly number[]): Promise<void> {
@@ -312,22 +282,6 @@ test('a DATABASE_URL that leads nowhere is refused with one sentence without its
     /^skrepka: The database cannot be brought to the schema of this build: .*ECONNREFUSED.*: start it, correct DATABASE_URL, or unset it for the embedded one\.$/,
   );
   assert.doesNotMatch(started.stdout() + started.stderr(), /geheim/);
-});
-
-test('it says ready only once uploads are taken: a storage that is away is told plainly, and waited for', async (t) => {
-  const { dataDir, start } = await prepare(t);
-  await mkdir(dataDir);
-  // A file where the folder of the objects should be.
-  await writeFile(path.join(dataDir, 'blobs'), '');
-  const started = start();
-  await until('it says what is missing', () => started.stdout().includes('but it is not ready'), {
-    deadlineMs: 60_000,
-  });
-  assert.match(started.stdout(), /^ {4}the storage does not answer: start it, or stop this and correct BLOBS_URL/m);
-  assert.doesNotMatch(started.stdout(), /is ready at/);
-  await rm(path.join(dataDir, 'blobs'));
-  assert.ok(await isReady(await started.ready()));
-  assert.equal(await started.ctrlC(), 0);
 });
 
 test('operators work beside it without a setting but its folder, and are told when it does not run', async (t) => {

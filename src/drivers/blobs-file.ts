@@ -6,6 +6,7 @@
  * and what was acknowledged outlives a power cut. A file under a key is never written again: a replacement is another
  * inode, which is why a copy may be a hard link and why an open reader keeps what it opened.
  *
+ * A file `.skrepka` marks the folder as ours: one without it is away, whatever it lacks (`blobs-file/marker.ts`).
  * Folders below the first level come and go with their objects. Temporary files carry the tag of their process; the
  * first use of a driver sweeps those whose process is dead.
  */
@@ -28,6 +29,7 @@ import {
   syncFolder,
   withTemporary,
 } from './blobs-file/folder.ts';
+import type { Owner } from './blobs-file/marker.ts';
 import { walk } from './blobs-file/walk.ts';
 
 export interface FileBlobsSettings {
@@ -41,17 +43,31 @@ const pageMax = 1000;
 const readBytes = 128 * 1024;
 const noLinks = new Set(['EMLINK', 'EPERM', 'EXDEV', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS']);
 
-/** `dir` is the folder of the objects; it is made when missing. Nothing is touched before the first call. */
-export function createFileBlobs({ dir }: { dir: string }, settings: FileBlobsSettings = {}): Blobs {
+export interface FileBlobsDeps {
+  /** The folder of the objects; it is made when missing, unless there must be objects in it already. */
+  readonly dir: string;
+  /** Asked before the folder is first used, again until it answers. Left out: whoever opens the folder may. */
+  readonly owner?: () => Promise<Owner>;
+}
+
+/** Nothing is touched before the first call. */
+export function createFileBlobs({ dir, owner }: FileBlobsDeps, settings: FileBlobsSettings = {}): Blobs {
   const { batchBytes = 512 * 1024, hardLinks = true } = settings;
   let prepared: Promise<Place> | null = null;
 
   function place(): Promise<Place> {
-    prepared ??= prepare(dir).catch((error: unknown) => {
+    prepared ??= openPlace().catch((error: unknown) => {
       prepared = null;
       throw faultOf(error, 'write', 'the object folder');
     });
     return prepared;
+  }
+
+  async function openPlace(): Promise<Place> {
+    const found = await owner?.().catch((error: unknown) => {
+      throw new BlobError('unavailable', 'Nobody can say whose the object folder is', error);
+    });
+    return await prepare(dir, found ?? null);
   }
 
   return {

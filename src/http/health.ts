@@ -1,4 +1,5 @@
 /** How the parts are that an API cannot do without: asked once, however many want to know. */
+import { describe } from '../errors.ts';
 import type { Blobs, Broker, Log } from '../pipeline/ports.ts';
 import type { Store } from '../pipeline/store.ts';
 
@@ -40,7 +41,7 @@ async function check({ store, blobs, broker, log }: HealthDeps): Promise<Compone
       await Promise.race([part.health(), rejection(overdue)]);
       return 'ok' as const;
     } catch (error) {
-      log.warn({ component: name, error: error instanceof Error ? error.message : String(error) }, 'component is down');
+      log.warn({ component: name, error: describe(error) }, 'component is down');
       return 'down' as const;
     }
   };

@@ -82,6 +82,13 @@ create table idempotency_keys (
 );
 create index idempotency_keys_by_expiry on idempotency_keys (coalesce(expires_at, lease_until));
 
+create table installation (
+  id uuid not null default gen_random_uuid(),
+  only_one boolean not null default true,
+  constraint installation_pkey primary key (only_one),
+  constraint installation_only_one_check check (only_one)
+);
+
 create table job_events (
   id bigint not null generated always as identity,
   job_id uuid not null,

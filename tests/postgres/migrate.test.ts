@@ -2,13 +2,16 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { describe, test } from 'node:test';
+import { describe, type TestContext, test } from 'node:test';
 import { promisify } from 'node:util';
 import { StartError } from '../../src/errors.ts';
 import { appliedMigrations, migrate, ownMigrations, schemaProblem } from '../../src/postgres/migrate.ts';
 import type { Pool } from '../../src/postgres/pool.ts';
 import { createStore } from '../../src/postgres/store.ts';
+import { onEnd } from '../support/on-end.ts';
 import { freshDatabase } from '../support/postgres.ts';
 import { until } from '../support/until.ts';
 
@@ -27,6 +30,13 @@ test('an empty database gets all migrations in order, a second run finds nothing
   assert.deepEqual(ownMigrations, all);
 });
 
+/** `migrate` prepares the folder of the objects as well: not that of whoever runs the tests. */
+async function temporaryFolder(t: TestContext): Promise<string> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'skrepka-migrate-'));
+  onEnd(t, () => rm(folder, { recursive: true }));
+  return folder;
+}
+
 /** The advisory lock of node-pg-migrate. */
 const lockId = '7241865325823964';
 
@@ -35,7 +45,7 @@ test('several processes that migrate at the same time all succeed, and one of th
   const gate = await pool.connect();
   await gate.query(`select pg_advisory_lock(${lockId})`);
   const run = promisify(execFile);
-  const env = { ...process.env, DATABASE_URL: url };
+  const env = { ...process.env, DATABASE_URL: url, DATA_DIR: await temporaryFolder(t) };
   const running = Promise.all(
     [1, 2, 3].map(() => run(process.execPath, ['src/main.ts', 'migrate'], { cwd: root, env })),
   );
@@ -68,7 +78,7 @@ describe('a schema', () => {
     await health(pool);
     const run = await promisify(execFile)(process.execPath, ['src/main.ts', 'migrate'], {
       cwd: root,
-      env: { ...process.env, DATABASE_URL: url },
+      env: { ...process.env, DATABASE_URL: url, DATA_DIR: await temporaryFolder(t) },
     });
     assert.match(run.stdout, /^Nothing to do/);
   });

@@ -105,10 +105,11 @@ function withIntake(
   return { ...real, store, blobs, broker, accept, signals, clock, metrics };
 }
 
-/** Every file below a folder, temporary ones included; none when the folder is not there. */
+/** Every file below a folder, temporary ones included, without its mark; none when the folder is not there. */
 async function filesBelow(dir: string): Promise<string[]> {
   const entries = await readdir(dir, { recursive: true, withFileTypes: true }).catch(() => []);
-  return entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath, entry.name));
+  const files = entries.filter((entry) => entry.isFile() && entry.name !== '.skrepka');
+  return files.map((entry) => join(entry.parentPath, entry.name));
 }
 
 /** Signals that reach listeners of this process at once. */

@@ -9,6 +9,7 @@ import { dirname, join } from 'node:path';
 import { BlobError } from '../../pipeline/ports.ts';
 import { isAbandoned, processTag } from '../../process-tag.ts';
 import { codeOf, faultOf, ignoreMissing, ignoreMissingObject, io } from './faults.ts';
+import { isMarked, mark, type Owner, requireMark } from './marker.ts';
 
 /** A folder can vanish between its making and the rename into it, when somebody deletes its last object. */
 const moveAttemptsMax = 100;
@@ -17,18 +18,26 @@ export interface Place {
   /** Absolute and without symbolic links. */
   readonly root: string;
   readonly temporary: string;
+  /** Whose objects these are; null where nobody said. */
+  readonly ownerId: string | null;
   /** First-level folders whose entry in `root` is durable. They are never removed, so this stays true. */
   readonly durable: Set<string>;
 }
 
-export async function prepare(dir: string): Promise<Place> {
+export async function prepare(dir: string, owner: Owner | null): Promise<Place> {
+  // Before anything is made: a folder that is not mounted stays as it is.
+  const marked = await isMarked(dir, owner);
   const made = await mkdir(dir, { recursive: true, mode: 0o700 });
   const root = await realpath(dir);
   const temporary = join(root, '.tmp');
   await mkdir(temporary, { recursive: true, mode: 0o700 });
   if (made !== undefined) await syncUpwards(dirname(root), dirname(await realpath(made)));
   await sweep(temporary);
-  return { root, temporary, durable: new Set() };
+  if (!marked) {
+    await mark(root, owner?.id ?? '', temporaryPath(temporary));
+    await syncFolder(root);
+  }
+  return { root, temporary, ownerId: owner?.id ?? null, durable: new Set() };
 }
 
 async function syncUpwards(from: string, to: string): Promise<void> {
@@ -47,6 +56,7 @@ async function sweep(temporary: string): Promise<void> {
 }
 
 export async function probe(at: Place): Promise<void> {
+  await requireMark(at.root, at.ownerId);
   await withTemporary(at, async (path) => {
     const written = randomBytes(16);
     const handle = await open(path, 'wx+', 0o600);
@@ -63,13 +73,27 @@ export async function probe(at: Place): Promise<void> {
 
 /** Gives `work` a fresh name in the temporary folder, and leaves nothing there whatever happens. */
 export async function withTemporary<T>(at: Place, work: (path: string) => Promise<T>): Promise<T> {
-  const path = join(at.temporary, `${processTag()}.${randomBytes(8).toString('hex')}`);
+  await requireTemporary(at);
+  const path = temporaryPath(at.temporary);
   try {
     return await work(path);
   } finally {
     // Also after success: rename(2) does nothing when both names are already links to one file. What cannot be removed
     // now is swept by a later start; the outcome of `work` stands.
     await unlink(path).catch(() => {});
+  }
+}
+
+const temporaryPath = (temporary: string) => join(temporary, `${processTag()}.${randomBytes(8).toString('hex')}`);
+
+/** Made again when somebody tidied it away under us; a folder that is not ours, or not mounted, stays as it is. */
+async function requireTemporary({ root, temporary, ownerId }: Place): Promise<void> {
+  try {
+    await lstat(temporary);
+  } catch (error) {
+    if (codeOf(error) !== 'ENOENT') throw faultOf(error, 'write', 'the temporary folder');
+    await requireMark(root, ownerId);
+    await io('write', 'the temporary folder', () => mkdir(temporary, { recursive: true, mode: 0o700 }));
   }
 }
 
@@ -86,13 +110,9 @@ export async function locate(at: Place, key: string): Promise<string> {
   return join(at.root, key);
 }
 
-/** A disk that is not mounted has no object either: only where our own folder still is does an object count as missing. */
+/** A disk that is not mounted has no object either: only where our mark still is does an object count as missing. */
 async function missingOrAway(at: Place, error: unknown): Promise<never> {
-  if (error instanceof BlobError && error.fault === 'missing') {
-    await lstat(at.temporary).catch((reason: unknown) => {
-      throw new BlobError('unavailable', 'The folder of the objects is away', reason);
-    });
-  }
+  if (error instanceof BlobError && error.fault === 'missing') await requireMark(at.root, at.ownerId);
   throw error;
 }
 
