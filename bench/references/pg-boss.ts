@@ -48,7 +48,7 @@ export const pgBoss: QueueSide = {
       name,
       {
         localConcurrency: 2,
-        batchSize: slots / 2,
+        batchSize: slots,
         burstWhenBatchFull: true,
         pollingIntervalSeconds: 0.5,
         notifyPollingIntervalSeconds: 0.5,

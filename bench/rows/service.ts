@@ -1,0 +1,99 @@
+/** The whole service, from the upload to three variants, beside the one that tutorials build: pace, answers under load, cost. */
+import { availableParallelism } from 'node:os';
+import { available, installCommand } from '../../tests/support/engines/valkey.ts';
+import { until } from '../../tests/support/until.ts';
+import { sendAll } from '../arrivals.ts';
+import { missingPictures, type Picture, pictures } from '../pictures.ts';
+import { openProduct } from '../product.ts';
+import { once } from '../references/uploads.ts';
+import type { Figures, Row } from '../row.ts';
+import { openTutorial } from '../tutorial.ts';
+import { cpuMsOf, percentile } from '../usage.ts';
+
+const ours = 'Skrepka';
+const tutorial = 'Express, multer, BullMQ, sharp';
+/** More than the cores can render, so that every worker is busy from the first second to the last picture. */
+const everyMs = 1000 / (4 * availableParallelism());
+
+export const row: Row = {
+  name: 'service',
+  title: 'The whole service: pictures made ready per second, and answers under load',
+  about:
+    'Mixed pictures sent as forms, four a second and core, until all are ready: the product as it is shipped against Express 5, multer to disk, BullMQ on ' +
+    'Redis and a worker with one job a core that makes the same three variants with the same settings by three sharp pipelines from the file. ' +
+    'Theirs has no accounts, limits, digests, checks of what was stored, or fsync of files; its Redis has an append-only file flushed every second.',
+  rounds: 5,
+  missing: () => missingPictures() ?? (available() ? null : installCommand),
+  async open(scope, { quick, say }) {
+    const mix = await pictures(say);
+    const work = quick ? mix.slice(0, 12) : [...mix, ...mix];
+    const product = await openProduct(scope);
+    const user = await product.user();
+    const theirs = await openTutorial(scope);
+    const sides: { readonly [name: string]: Service } = {
+      [tutorial]: {
+        databaseUrl: theirs.databaseUrl,
+        table: 'uploads',
+        roots: () => theirs.roots,
+        upload: theirs.upload,
+      },
+      [ours]: {
+        databaseUrl: product.databaseUrl,
+        table: 'attachments',
+        roots: () => product.roots,
+        async upload({ bytes, contentType, name }) {
+          const { id } = await user.upload(bytes, { contentType, fileName: name, multipart: true });
+          return id || null;
+        },
+      },
+    };
+    for (const side of Object.values(sides)) await serve(side, mix.slice(0, 4));
+    const compared = { ours, reference: tutorial } as const;
+    return {
+      sides: Object.entries(sides).map(([name, side]) => ({ name, run: () => serve(side, work) })),
+      ratios: [
+        { ...compared, name: 'pictures ready per second', figure: 'perSecond', goal: { atLeast: 1.4 }, kind: 'wall' },
+        { ...compared, name: 'p95 of the answer under load', figure: 'p95Ms', goal: { atMost: 0.2 }, kind: 'wall' },
+        { ...compared, name: 'p50 of the answer under load', figure: 'p50Ms', kind: 'wall' },
+        { ...compared, name: 'CPU per picture, servers included', figure: 'cpuMs', kind: 'cpu' },
+      ],
+      bounds: [],
+    };
+  },
+};
+
+interface Service {
+  readonly databaseUrl: string;
+  /** Where its uploads are recorded, with a `state`. */
+  readonly table: 'uploads' | 'attachments';
+  roots(): readonly number[];
+  upload(picture: Picture): Promise<string | null>;
+}
+
+async function serve(service: Service, work: readonly Picture[]): Promise<Figures> {
+  const before = { cpuMs: await cpuMsOf(service.roots()), ready: await countReady(service), atMs: performance.now() };
+  const answers = await sendAll(work, everyMs, service.upload);
+  const refused = answers.filter(({ id }) => id === null).length;
+  if (refused > 0) throw new Error(`Expected 202 for every picture, ${refused} of ${work.length} were not answered so`);
+  await until('all pictures are ready', async () => (await countReady(service)) === before.ready + work.length, {
+    deadlineMs: 300_000,
+    everyMs: 50,
+  });
+  const wallMs = performance.now() - before.atMs;
+  const times = answers.map(({ answerMs }) => answerMs).sort((one, other) => one - other);
+  return {
+    perSecond: (1000 * work.length) / wallMs,
+    p50Ms: percentile(times, 50),
+    p95Ms: percentile(times, 95),
+    cpuMs: ((await cpuMsOf(service.roots())) - before.cpuMs) / work.length,
+  };
+}
+
+function countReady({ databaseUrl, table }: Service): Promise<number> {
+  return once(databaseUrl, async (client) => {
+    const { rows } = await client.query<{ ready: number }>(
+      `select count(*)::int as ready from ${table} where state = 'ready'`,
+    );
+    return rows[0]?.ready ?? 0;
+  });
+}
