@@ -187,13 +187,13 @@ export function chartOf(result: RowResult): string | null {
   const all = [...values, ...drawn.flatMap(({ goal }) => (goal === null ? [] : (Object.values(goal) as number[])))];
   // Ratios of 0.02 and of 30 in one chart: on a linear axis the one that matters is a line's breadth.
   const kind = Math.min(...all) > 0 && Math.max(...all) / Math.min(...all) > 50 ? 'log' : 'linear';
-  const where = `${machine.cores} × ${machine.cpu}, ${tree.commit?.slice(0, 10) ?? 'no commit'}${quick ? ', quick: not judged' : ''}`;
+  const where = `${machine.cores} × ${machine.cpu}, ${tree.commit?.slice(0, 10) ?? 'no commit'}`;
   const what = isRatio
     ? `Medians of ours over the reference, whiskers from the least to the most of the rounds that count.`
     : `What was measured, whiskers from the least to the most.`;
   return barChart({
     title,
-    subtitle: `${what} ${where}`,
+    subtitle: `${quick ? 'Quick, not judged. ' : ''}${what} ${where}`,
     value: { kind, label: isRatio ? 'ours ÷ reference' : `measured [${[...units][0]}]` },
     groups: drawn.map((judged) => ({
       name: judged.name,

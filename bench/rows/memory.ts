@@ -64,12 +64,12 @@ export const row: Row = {
       ],
       ratios: [],
       bounds: [
-        bound('API: one upload of 1 GB, raw, beyond idle', api, 'oneMiB', 40),
-        bound('API: one upload of 1 GB, multipart, beyond idle', api, 'oneFormMiB', 40),
-        bound('API: 8 uploads of 128 MB at once, raw, beyond idle', api, 'eightMiB', 128),
-        bound('API: 8 uploads of 128 MB at once, multipart, beyond idle', api, 'eightFormMiB', 128),
+        bound('API beyond idle: 1 GB, raw', api, 'oneMiB', 40),
+        bound('API beyond idle: 1 GB, multipart', api, 'oneFormMiB', 40),
+        bound('API beyond idle: 8 × 128 MB, raw', api, 'eightMiB', 128),
+        bound('API beyond idle: 8 × 128 MB, multipart', api, 'eightFormMiB', 128),
         bound('API: idle', api, 'idleMiB'),
-        bound('Render child: the pictures without AVIF', child, 'peakMiB', 350),
+        bound('Render child: pictures without AVIF', child, 'peakMiB', 350),
       ],
     };
   },
