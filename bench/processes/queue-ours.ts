@@ -118,6 +118,7 @@ async function buildParts(databaseUrl: string, roles: readonly Role[]) {
     store: createBreaker('store', () => store.health(), { clock, log, meter }, config),
     storage: createBreaker('storage', () => blobs.health(), { clock, log, meter }, config),
     broker: createBreaker('broker', () => broker.health(), { clock, log, meter }, config),
+    disk: createBreaker('disk', () => scratch.health(), { clock, log, meter }, config),
   };
   return {
     config,
@@ -189,6 +190,7 @@ const blobs: Blobs = {
 
 const scratch: Scratch = {
   async sweep() {},
+  async health() {},
   open: async (attemptId) => ({
     path: path.join('/nowhere', attemptId),
     async write(name, body) {
