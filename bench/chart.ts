@@ -174,7 +174,7 @@ function markText(mark: Mark, frame: Frame, at: (value: number) => number): stri
   const place = at(mark.at);
   if (mark.axis === 'y') {
     const line = lineText(frame.left, place, frame.left + frame.width, place, 'mark');
-    return line + textText(frame.left + frame.width - 4, place - 5, mark.label, 'note end');
+    return line + textText(frame.left + 5, place - 5, mark.label, 'note');
   }
   const line = lineText(place, frame.top, place, frame.top + frame.height, 'mark');
   // The label turns to the side that has room for it.
