@@ -34,11 +34,12 @@ describe('a scope', () => {
     const answer = await withScope(async (scope) => {
       onEnd(scope, () => seen.push('folder'));
       onEnd(scope, () => seen.push('server'));
+      scope.after(async () => void seen.push('client'));
       seen.push('work');
       return 7;
     });
     assert.equal(answer, 7);
-    assert.deepEqual(seen, ['work', 'server', 'folder']);
+    assert.deepEqual(seen, ['work', 'client', 'server', 'folder']);
   });
 
   test('ends when its work fails, and tells the failure', async () => {
