@@ -11,8 +11,8 @@ import { SkrepkaError } from '../errors.ts';
 import { newId } from '../ids.ts';
 import type { User } from '../pipeline/message.ts';
 import type { People } from '../pipeline/people.ts';
-import type { HttpSettings } from './app.ts';
-import { createGate } from './gate.ts';
+import type { HttpDeps, HttpSettings } from './app.ts';
+import { createGate, networkOf } from './gate.ts';
 import { hashPassword, verifyPassword } from './password.ts';
 
 export interface LoggedIn {
@@ -24,24 +24,25 @@ export interface LoggedIn {
 
 export interface Doorkeeper {
   /** Makes an account and logs it in. Throws `registration_closed`, `handle_taken`, or `unavailable` when too many passwords are being hashed. */
-  register(handle: string, password: string): Promise<LoggedIn>;
+  register(handle: string, password: string, address: string): Promise<LoggedIn>;
   /** Throws `invalid_credentials`; `too_many_logins` after too many failures of this handle from this address; `unavailable` as above. */
   logIn(handle: string, password: string, address: string): Promise<LoggedIn>;
 }
 
+type DoorkeeperDeps = Pick<HttpDeps, 'people' | 'clock'>;
 type DoorkeeperSettings = Pick<HttpSettings, 'registration' | 'sessionMs' | 'loginFailuresMax' | 'loginWindowMs'>;
 
 /**
  * Half of libuv's four threads may hash, the other half stays free for files and names. A line of 32 is cleared in about
- * four seconds; whoever comes later is better told so than kept waiting.
+ * four seconds, on a busy machine in ten; whoever comes later is better told so than kept waiting.
  */
-const hashing = { passingMax: 2, waitingMax: 32, retryAfterSeconds: 5 } as const;
+const hashing = { passingMax: 2, waitingMax: 32, waitMsMax: 10_000, retryAfterSeconds: 5 } as const;
 
 export const operatorHandle = 'operator';
 
 /** Registers and logs in. One for each server: it bounds the hashing of its process. */
-export function createDoorkeeper(people: People, settings: DoorkeeperSettings): Doorkeeper {
-  const gate = createGate(hashing);
+export function createDoorkeeper({ people, clock }: DoorkeeperDeps, settings: DoorkeeperSettings): Doorkeeper {
+  const gate = createGate({ clock }, hashing);
 
   async function open(user: User): Promise<LoggedIn> {
     const token = `${tokenPrefix}${randomBytes(32).toString('base64url')}`;
@@ -51,11 +52,11 @@ export function createDoorkeeper(people: People, settings: DoorkeeperSettings): 
   }
 
   return {
-    async register(handle, password) {
+    async register(handle, password, address) {
       if (settings.registration !== 'open') throw new SkrepkaError('registration_closed');
       // Kept for the account that the first start makes, which must not find a stranger in its place.
       if (handle === operatorHandle) throw handleTaken();
-      const passwordHash = await gate.pass(() => hashPassword(password));
+      const passwordHash = await gate.pass(networkOf(address), () => hashPassword(password));
       const user = await people.createUser({ id: newId(), handle, passwordHash, role: 'user' });
       if (user === null) throw handleTaken();
       return open(user);
@@ -63,7 +64,9 @@ export function createDoorkeeper(people: People, settings: DoorkeeperSettings): 
 
     async logIn(handle, password, address) {
       const subject = createHash('sha256').update(`${handle}\n${address}`).digest('hex');
-      const user = await gate.pass(() => checkPassword(people, settings, { handle, password, subject }));
+      const user = await gate.pass(networkOf(address), () =>
+        checkPassword(people, settings, { handle, password, subject }),
+      );
       await people.clearLoginFailures(subject);
       return open(user);
     },

@@ -43,7 +43,7 @@ const Credentials = Type.Object(
 
 /** `/v1/users`, `/v1/sessions`. */
 export function peopleRoutes(app: App, deps: HttpDeps, settings: HttpSettings): void {
-  const doorkeeper = createDoorkeeper(deps.people, settings);
+  const doorkeeper = createDoorkeeper(deps, settings);
   userRoutes(app, doorkeeper);
   sessionRoutes(app, deps, doorkeeper);
 }
@@ -77,7 +77,7 @@ function userRoutes(app: App, doorkeeper: Doorkeeper): void {
       return reply
         .code(201)
         .header('cache-control', 'no-store')
-        .send(shapeLoggedIn(await doorkeeper.register(handle, password)));
+        .send(shapeLoggedIn(await doorkeeper.register(handle, password, request.ip)));
     },
   );
 

@@ -1,9 +1,8 @@
-/** Who is asking: tokens, the gate before hashing, the form of passwords, and the operator of the first start. */
+/** Who is asking: tokens, the form of passwords, and the operator of the first start. */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { describe, it } from 'node:test';
 import { ensureOperator } from '../../src/http/auth.ts';
-import { createGate } from '../../src/http/gate.ts';
 import { hashPassword, verifyPassword } from '../../src/http/password.ts';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { createPeople } from '../../src/postgres/people.ts';
@@ -212,65 +211,5 @@ describe('passwords', () => {
     for (let turn = 0; turn < 2; turn += 1) await new Promise((resolve) => setImmediate(resolve));
     assert.equal(isHashed, false);
     await hashing;
-  });
-});
-
-describe('the gate', () => {
-  const settings = { passingMax: 2, waitingMax: 2, retryAfterSeconds: 7 };
-
-  /** Work that goes on until it is told to end. */
-  function held() {
-    const { promise, resolve, reject } = Promise.withResolvers<string>();
-    let hasBegun = false;
-    const work = () => {
-      hasBegun = true;
-      return promise;
-    };
-    return { work, end: resolve, break: reject, hasBegun: () => hasBegun };
-  }
-  const turn = () => new Promise((resolve) => setImmediate(resolve));
-
-  it('lets some pass, some wait in order, and sends the rest away', async () => {
-    const gate = createGate(settings);
-    const works = Array.from({ length: 5 }, held);
-    const passes = works.map(({ work }) => gate.pass(work));
-    await assert.rejects(passes[4] ?? assert.fail(), { code: 'unavailable', retryAfterSeconds: 7 });
-    await turn();
-    const begun = () => works.map((work) => work.hasBegun());
-    assert.deepEqual(begun(), [true, true, false, false, false]);
-    works[1]?.end('second');
-    assert.equal(await passes[1], 'second');
-    await turn();
-    assert.deepEqual(begun(), [true, true, true, false, false]);
-    for (const work of works) work.end('done');
-    assert.deepEqual(await Promise.all(passes.slice(0, 4)), ['done', 'second', 'done', 'done']);
-    assert.equal(await gate.pass(async () => 'open again'), 'open again');
-  });
-
-  it('gives the place of failed work to the next, and the error to its caller', async () => {
-    const gate = createGate({ ...settings, passingMax: 1 });
-    const [broken, next] = [held(), held()];
-    const failing = gate.pass(broken.work);
-    const waiting = gate.pass(next.work);
-    broken.break(new Error('broken'));
-    await assert.rejects(failing, { message: 'broken' });
-    await turn();
-    assert.equal(next.hasBegun(), true);
-    next.end('fine');
-    assert.equal(await waiting, 'fine');
-  });
-
-  it('lets no newcomer overtake those who wait', async () => {
-    const gate = createGate({ ...settings, passingMax: 1 });
-    const [first, second, third] = [held(), held(), held()];
-    const passes = [gate.pass(first.work), gate.pass(second.work)];
-    first.end('1');
-    await passes[0];
-    passes.push(gate.pass(third.work));
-    await turn();
-    assert.deepEqual([second.hasBegun(), third.hasBegun()], [true, false]);
-    second.end('2');
-    third.end('3');
-    assert.deepEqual(await Promise.all(passes), ['1', '2', '3']);
   });
 });
