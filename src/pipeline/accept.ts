@@ -66,6 +66,7 @@ export interface Accept {
 }
 
 type HeldKey = KeyName & { readonly token: string };
+type Answered = { readonly fingerprint: string; readonly resultId: string };
 
 export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept {
   const { store, blobs, clock, reach } = deps;
@@ -185,11 +186,17 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
   }
 
   /** The bytes of a repeated key are read and hashed, not stored: only they can tell whether it is the same request. */
-  async function replay(
-    upload: Upload,
-    body: AsyncIterable<Uint8Array>,
-    answered: { fingerprint: string; resultId: string },
-  ) {
+  async function replay(upload: Upload, body: AsyncIterable<Uint8Array>, answered: Answered) {
+    // No new work, but a body on its way like any other.
+    const leave = deps.admission.repeat(upload.userId);
+    try {
+      return await compare(upload, body, answered);
+    } finally {
+      leave();
+    }
+  }
+
+  async function compare(upload: Upload, body: AsyncIterable<Uint8Array>, answered: Answered): Promise<Attachment> {
     const received = receive(upload, body, deps, settings);
     upload.onAccepting?.();
     for await (const _ of received.bytes) upload.signal.throwIfAborted();

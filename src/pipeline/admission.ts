@@ -51,6 +51,11 @@ export interface Admission {
    * jobs, bytes in staging, uploads at once), both with the seconds to wait; rejects `StoreError` when nobody can say.
    */
   enter(userId: string, sizeMax: number | null): Promise<Place>;
+  /**
+   * Counts a repeat, whose body is only read to be compared: among the uploads that this process receives at once, and nowhere
+   * else, for it is no new work. Answers how to end it; only the first call counts. Throws as `enter` does for those two limits.
+   */
+  repeat(userId: string): () => void;
 }
 
 /** How long and for how many admissions a reading of the system's load is good. */
@@ -64,7 +69,7 @@ interface Amount {
   bytes: number;
 }
 
-/** A user who has something under way here. `inside`: admitted; `entered`: those and the ones being decided on. `accepted` only grows. */
+/** A user who has something under way here. `inside`: admitted; `entered`: those, the ones being decided on, and repeats. `accepted` only grows. */
 interface Visitor {
   entered: number;
   inside: number;
@@ -160,19 +165,32 @@ export function createAdmission(deps: AdmissionDeps, settings: AdmissionSettings
     if (visitor.entered === 0) visitors.delete(userId);
   }
 
+  function receive(userId: string): Visitor {
+    const visitor = visitors.get(userId) ?? { entered: 0, inside: 0, accepted: 0 };
+    checkHere(visitor);
+    visitors.set(userId, visitor);
+    visitor.entered += 1;
+    add(entered, 1, 0);
+    return visitor;
+  }
+
   return {
     async enter(userId, sizeMax) {
-      const visitor = visitors.get(userId) ?? { entered: 0, inside: 0, accepted: 0 };
-      checkHere(visitor);
-      visitors.set(userId, visitor);
-      visitor.entered += 1;
-      add(entered, 1, 0);
+      const visitor = receive(userId);
       try {
         return await decide(userId, visitor, Math.min(sizeMax ?? settings.uploadBytesMax, settings.uploadBytesMax));
       } catch (error) {
         exit(userId, visitor);
         throw error;
       }
+    },
+    repeat(userId) {
+      const visitor = receive(userId);
+      let left = false;
+      return () => {
+        if (!left) exit(userId, visitor);
+        left = true;
+      };
     },
   };
 }

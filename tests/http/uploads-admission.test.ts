@@ -64,6 +64,35 @@ describe('429', () => {
     assert.equal((await remains()).attachments, 2);
   });
 
+  it('answers repeats of a key as well, whose bodies are on their way at once like others, until they end', async (t) => {
+    const { send, url, ada, account, remains } = await startUploads(t, {
+      settings: { uploadsPerUserMax: 2, uploadsMax: 3 },
+    });
+    const again = { 'idempotency-key': 'k' };
+    const first = await send(png(), again);
+    const repeat = async () => {
+      const line = await dial(t, url);
+      await line.write(uploadHead(ada.token, { 'content-length': 1000, ...again, ...expect }));
+      await line.until('100 Continue');
+      return line;
+    };
+    const lines = [await repeat(), await repeat()];
+    const refused = await send(png(), again);
+    assertProblem(refused, 429, 'too_many_uploads');
+    assert.equal(refused.body.reason, 'parallel');
+    assertProblem(await send(png()), 429, 'too_many_uploads');
+    const bob = await account('bob');
+    assert.equal((await send(png(), { authorization: `Bearer ${bob.token}` })).status, 202);
+    for (const { socket } of lines) socket.destroy();
+    await until('the places are free again', async () => {
+      const { status, body } = await send(png(), again);
+      return status === 202 && body.id === first.body.id;
+    });
+    // One that was answered has left its place too: as many as one likes, one after the other.
+    for (let at = 0; at < 4; at += 1) assert.equal((await send(png(), again)).status, 202);
+    assert.equal((await remains()).attachments, 2);
+  });
+
   it('comes instead of the invitation, and asks for no byte of the body, raw or a form', async (t) => {
     const { send, url, ada, remains } = await startUploads(t, { settings: { pendingPerUserMax: 1 } });
     await send(png());

@@ -76,6 +76,22 @@ async function refusalOf(door: Door, user = 'ada', size: number | null = 1): Pro
   return refusal;
 }
 
+describe('a repeat', () => {
+  test('counts among the uploads at once, of its user and of this process, and as no new work', async () => {
+    const door = createDoor({ uploadsPerUserMax: 2, uploadsMax: 3, pendingPerUserMax: 1, backlogMax: 1 });
+    const ends = [door.repeat('ada'), door.repeat('ada')];
+    assert.throws(() => door.repeat('ada'), { code: 'too_many_uploads' });
+    assert.equal((await refusalOf(door)).members.reason, 'parallel');
+    const { leave } = await door.enter('bob', 1);
+    assert.throws(() => door.repeat('eve'), { code: 'overloaded' });
+    for (const end of [...ends, ...ends]) end();
+    leave(null);
+    // The store was asked for bob alone.
+    assert.equal(door.world.arrivals, 1);
+    (await door.enter('ada', 1)).leave(null);
+  });
+});
+
 describe('a user', () => {
   test('with as much pending as allowed waits, and with one less is let in', async () => {
     const door = createDoor({ pendingPerUserMax: 5 });
