@@ -28,7 +28,8 @@ const workSeconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30
 /** What a person waits for: from at once to a backlog of an hour. */
 const waitSeconds = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600];
 
-const dependencies = ['store', 'storage', 'broker'];
+/** `disk`: a worker's own. */
+const dependencies = ['store', 'storage', 'broker', 'disk'];
 /** What a job can fail with. */
 const failures = Object.entries(codes).flatMap(([code, { fate }]) => (fate === 'caller' ? [] : [code]));
 

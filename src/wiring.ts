@@ -26,6 +26,7 @@ import {
   type Clock,
   type Images,
   type Reach,
+  type Scratch,
   type Signals,
 } from './pipeline/ports.ts';
 import { newestVersion, recipes } from './pipeline/recipe.ts';
@@ -56,6 +57,8 @@ interface Parts {
   readonly store: Store;
   readonly broker: Broker;
   readonly blobs: Blobs;
+  readonly scratch: Scratch;
+  readonly breakers: ReturnType<typeof buildBreakers>;
   readonly clock: Clock;
   readonly reach: Reach;
   readonly telemetry: Telemetry;
@@ -111,7 +114,10 @@ async function buildParts(wanted: readonly Role[], config: Config, telemetry: Te
   const store = createStore({ pool, signals });
   const broker = await buildBroker(config, pool, log);
   const blobs = await buildBlobs(config, pool);
-  return { pool, signals, store, broker, blobs, clock: createSystemClock(), reach, telemetry, config };
+  const scratch = createFileScratch({ dir: path.join(config.dataDir, 'scratch'), roomBytes: config.uploadBytesMax });
+  const clock = createSystemClock();
+  const breakers = buildBreakers({ store, blobs, broker, scratch, clock, telemetry, config });
+  return { pool, signals, store, broker, blobs, scratch, breakers, clock, reach, telemetry, config };
 }
 
 /** Only tests pass a script: a child that misbehaves on request. */
@@ -155,8 +161,11 @@ async function buildHttp(parts: Parts): Promise<HttpServer> {
 }
 
 /** The API tells its metrics itself; a process without it does so on METRICS_PORT. Rejects `StartError`. */
-async function listenForMetrics(wanted: readonly Role[], { telemetry, config }: Parts): Promise<MetricsServer | null> {
-  const { meter } = telemetry;
+async function listenForMetrics(
+  wanted: readonly Role[],
+  { telemetry, breakers, config }: Parts,
+): Promise<MetricsServer | null> {
+  const { log, meter, metrics } = telemetry;
   const pipelineVersion = String(config.pipelineVersion || newestVersion);
   meter.gauge('build_info', 1, {
     version: packageFile.version,
@@ -165,7 +174,8 @@ async function listenForMetrics(wanted: readonly Role[], { telemetry, config }: 
   });
   if (wanted.includes('api') || config.metricsPort === 0) return null;
   try {
-    return await serveMetrics(telemetry, config);
+    const away = () => Object.entries(breakers).flatMap(([name, breaker]) => (breaker.isOpen() ? [name] : []));
+    return await serveMetrics({ log, metrics, away }, config);
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code ?? describe(error);
     const { host, metricsPort: port } = config;
@@ -179,10 +189,9 @@ async function startLoops(
   images: Images | null,
   ends: { stop: AbortSignal; abort: AbortSignal },
 ): Promise<void> {
-  const { broker, clock, config, telemetry } = parts;
+  const { broker, breakers, config, telemetry } = parts;
   const { log, meter } = telemetry;
-  const breakers = buildBreakers(parts);
-  const shared = { ...parts, breakers, log, meter };
+  const shared = { ...parts, log, meter };
   await untilSchema(parts, ends.stop);
   await until('the storage is prepared', () => parts.blobs.prepare(), parts, ends.stop);
   const running: Promise<void>[] = [];
@@ -190,22 +199,23 @@ async function startLoops(
   await until('the broker is prepared', () => broker.prepare(), parts, ends.stop);
   if (wanted.includes('relay')) running.push(createRelay(shared, config).run(ends.stop));
   if (images) {
-    const scratch = createFileScratch({ dir: path.join(config.dataDir, 'scratch') });
     const settings = { ...config, versions: [...recipes.keys()] } satisfies object;
     const retry = { floorMs: config.retryFloorMs, baseMs: config.retryBaseMs, capMs: config.retryCapMs };
     const who = `${hostname()}:${process.pid}`;
-    running.push(createWorker({ ...shared, images, scratch, who, clock }, { ...settings, ...retry }).run(ends));
+    running.push(createWorker({ ...shared, images, who }, { ...settings, ...retry }).run(ends));
   }
   await Promise.all(running);
   for (const breaker of Object.values(breakers)) breaker.end();
 }
 
-function buildBreakers({ store, blobs, broker, clock, config, telemetry }: Parts) {
+function buildBreakers(parts: Omit<Parts, 'pool' | 'signals' | 'reach' | 'breakers'>) {
+  const { store, blobs, broker, scratch, clock, config, telemetry } = parts;
   const deps = { clock, log: telemetry.log, meter: telemetry.meter };
   return {
     store: createBreaker('store', () => store.health(), deps, config),
     storage: createBreaker('storage', () => blobs.health(), deps, config),
     broker: createBreaker('broker', () => broker.health(), deps, config),
+    disk: createBreaker('disk', () => scratch.health(), deps, config),
   };
 }
 

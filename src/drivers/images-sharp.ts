@@ -14,6 +14,7 @@ import {
   type Meter,
   type Rendering,
   type RenderLimits,
+  ScratchError,
 } from '../pipeline/ports.ts';
 import { type ChildPool, createChildPool } from './images-pool.ts';
 import type { RenderChild } from './images-process.ts';
@@ -57,8 +58,8 @@ const closedReason = 'rendering was closed';
 
 /**
  * Renders with sharp in child processes, which are started at once. Beside the codes of the port, `render` rejects with
- * `internal` where the fault is not the picture's, such as a missing source; `ImagesError` where no child starts, the disk has no
- * room for the outputs, or it is closed.
+ * `internal` where the fault is not the picture's, such as a missing source; `ScratchError` where the disk has no room for the
+ * outputs; `ImagesError` where no child starts, or it is closed.
  * `meter` counts `render_children_replaced_total` by reason.
  */
 export function createSharpImages(deps: { log: Log; meter?: Meter }, settings: SharpImagesSettings): Images {
@@ -191,7 +192,7 @@ function conclude(pool: ChildPool, child: RenderChild, job: Job, answer: Answer,
     pool.remove(child, 'retired');
   else pool.giveBack(child);
   if (answer.kind === 'refused') {
-    if (answer.code === 'internal' && saysDiskFull(answer.log)) throw new ImagesError(answer.log);
+    if (answer.code === 'internal' && saysDiskFull(answer.log)) throw new ScratchError(answer.log);
     throw new SkrepkaError(answer.code, { log: answer.log });
   }
   if (rendering === null) throw new SkrepkaError('render_crashed', { log: 'the answer does not fit the job' });

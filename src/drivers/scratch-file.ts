@@ -4,7 +4,7 @@
  * Nothing here is durable or shared: no fsync, and a folder dies with its attempt. What a killed worker left is swept by
  * the next one that starts; folders of living processes are never touched.
  */
-import { createHash } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { constants, createReadStream } from 'node:fs';
 import { access, lstat, mkdir, open as openFile, readdir, rm, rmdir } from 'node:fs/promises';
 import { join, resolve, sep } from 'node:path';
@@ -16,23 +16,42 @@ const nameForm = /^[a-z0-9][a-z0-9.-]{0,199}$/;
 /** The folder of a process can vanish under `open`, when another attempt ends and finds it empty. */
 const openAttemptsMax = 100;
 
-/** `dir` is made when missing. Failures of the disk reject `ScratchError`, with the system's words for the log. */
-export function createFileScratch({ dir }: { dir: string }): Scratch {
+/** What `health` writes at a time. Nothing that a file system could store in less. */
+const fillingBytes = 256 * 1024;
+
+/**
+ * `dir` is made when missing. `roomBytes`: what `health` must be able to write, the size of the largest original. Failures of the
+ * disk reject `ScratchError`, with the system's words for the log.
+ */
+export function createFileScratch({ dir, roomBytes = 1024 * 1024 }: { dir: string; roomBytes?: number }): Scratch {
   const root = resolve(dir);
   const own = join(root, processTag());
+  let asked = 0;
+
+  async function open(attemptId: string): Promise<ScratchDir> {
+    checkName(attemptId);
+    const path = join(own, attemptId);
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        await mkdir(own, { recursive: true, mode: 0o700 });
+        await mkdir(path, { mode: 0o700 });
+        return scratchDir(path, own);
+      } catch (error) {
+        if (codeOf(error) !== 'ENOENT' || attempt === openAttemptsMax) throw failure('make a scratch folder', error);
+      }
+    }
+  }
 
   return {
-    async open(attemptId) {
-      checkName(attemptId);
-      const path = join(own, attemptId);
-      for (let attempt = 1; ; attempt += 1) {
-        try {
-          await mkdir(own, { recursive: true, mode: 0o700 });
-          await mkdir(path, { mode: 0o700 });
-          return scratchDir(path, own);
-        } catch (error) {
-          if (codeOf(error) !== 'ENOENT' || attempt === openAttemptsMax) throw failure('make a scratch folder', error);
-        }
+    open,
+
+    async health() {
+      asked += 1;
+      const folder = await open(`health-${asked}`);
+      try {
+        await folder.write('room', filling(roomBytes));
+      } finally {
+        await folder.remove();
       }
     },
 
@@ -53,6 +72,11 @@ export function createFileScratch({ dir }: { dir: string }): Scratch {
       }
     },
   };
+}
+
+async function* filling(bytes: number): AsyncGenerator<Uint8Array> {
+  const piece = randomBytes(fillingBytes);
+  for (let left = bytes; left > 0; left -= piece.length) yield piece.subarray(0, left);
 }
 
 function scratchDir(path: string, own: string): ScratchDir {

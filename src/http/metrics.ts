@@ -45,9 +45,9 @@ export interface MetricsServerSettings {
 const patienceMs = 10_000;
 const connectionsMax = 32;
 
-/** Resolves when it listens. Rejects with the socket's own error, e.g. `EADDRINUSE`. */
+/** `away`: what this process has to wait for now. Resolves when it listens. Rejects with the socket's own error, e.g. `EADDRINUSE`. */
 export async function serveMetrics(
-  deps: { metrics: Metrics; log: Log },
+  deps: { metrics: Metrics; log: Log; away?: () => readonly string[] },
   settings: MetricsServerSettings,
 ): Promise<MetricsServer> {
   const server = createServer(
@@ -55,7 +55,7 @@ export async function serveMetrics(
     (request, response) => {
       // A body is of no interest to any answer.
       request.resume();
-      answer(deps.metrics, settings, request, response).catch((error: unknown) => refuse(deps.log, response, error));
+      answer(deps, settings, request, response).catch((error: unknown) => refuse(deps.log, response, error));
     },
   );
   server.maxConnections = connectionsMax;
@@ -74,7 +74,7 @@ export async function serveMetrics(
 }
 
 async function answer(
-  metrics: Metrics,
+  { metrics, away = () => [] }: { metrics: Metrics; away?: () => readonly string[] },
   { metricsToken }: MetricsServerSettings,
   request: IncomingMessage,
   response: ServerResponse,
@@ -84,7 +84,12 @@ async function answer(
   if (request.method !== 'GET' && request.method !== 'HEAD') {
     throw new SkrepkaError('method_not_allowed', { members: { allow: 'GET, HEAD' } });
   }
-  if (path === '/health/live') return send(response, 200, 'application/json; charset=utf-8', '{"status":"ok"}');
+  if (path === '/health/live') {
+    // Who waits lives all the same: nothing that restarts it would bring back what is away.
+    const waitsFor = away();
+    const health = { status: 'ok', ...(waitsFor.length > 0 && { waits_for: waitsFor }) };
+    return send(response, 200, 'application/json; charset=utf-8', JSON.stringify(health));
+  }
   if (!mayReadMetrics(request, metricsToken)) throw new SkrepkaError('unauthorized');
   send(response, 200, metrics.contentType, await metrics.render());
 }

@@ -25,7 +25,7 @@ export interface Breaker {
 
 /** `probe` resolves when the dependency can be used. It is called only while the breaker is open, one at a time. */
 export function createBreaker(
-  dependency: 'store' | 'storage' | 'broker',
+  dependency: 'store' | 'storage' | 'broker' | 'disk',
   probe: () => Promise<void>,
   { clock, log, meter }: { clock: Clock; log: Log; meter: Meter },
   settings: BreakerSettings,

@@ -39,7 +39,8 @@ export interface OutcomeDeps {
   readonly log: Log;
   readonly meter: Meter;
   readonly reach: Reach;
-  readonly breakers: { readonly store: Breaker; readonly storage: Breaker };
+  /** `disk`: the worker's own, where originals and variants lie while it works on them. */
+  readonly breakers: { readonly store: Breaker; readonly storage: Breaker; readonly disk: Breaker };
   /** Names this worker in the history. */
   readonly who: string;
 }
@@ -151,9 +152,13 @@ export async function giveUp(
   }
   if (error instanceof ScratchError || error instanceof ImagesError) {
     const part = error instanceof ScratchError ? 'disk' : 'renderer';
+    // A full disk fails the next picture as well: without the breaker it took and gave back twenty jobs a second.
+    if (part === 'disk') deps.breakers.disk.trip();
     deps.log.error({ ...fields, error: describe(error) }, `worker: its own ${part} failed, gives its claim back`);
     const reason = `the ${part} of the worker failed`;
-    return release(claim, { why: part, reason, delayMs: settings.releaseMs }, deps, settings);
+    const delayMs =
+      part === 'disk' ? Math.max(settings.releaseMs, deps.breakers.disk.mayCloseInMs()) : settings.releaseMs;
+    return release(claim, { why: part, reason, delayMs }, deps, settings);
   }
   const code: Code =
     error instanceof SkrepkaError ? error.code : error instanceof BlobError ? 'storage_unavailable' : 'internal';

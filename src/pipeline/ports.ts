@@ -216,8 +216,9 @@ export interface Images {
   /**
    * Probes and renders the picture at `sourcePath` into files inside `outputDir`. Rejects with a `SkrepkaError` whose code
    * is `corrupt_image`, `too_many_pixels`, `too_many_frames`, `too_many_scans`, `render_timeout`, `render_memory` or
-   * `render_crashed`; with `ImagesError` where it is not the picture's doing; with the signal's reason when `signal` aborts, after the child was killed. The caller is never
-   * blocked and never dies of a picture.
+   * `render_crashed`; with `ScratchError` where the disk takes no output, and `ImagesError` where else it is not the picture's
+   * doing; with the signal's reason when `signal` aborts, after the child was killed. The caller is never blocked and never
+   * dies of a picture.
    */
   render(
     task: { sourcePath: string; outputDir: string; contentType: string; recipe: Recipe },
@@ -249,6 +250,8 @@ export interface Scratch {
   open(attemptId: string): Promise<ScratchDir>;
   /** Makes the folder usable and removes what a dead worker left. Called before anything is taken; rejects `ScratchError`. */
   sweep(): Promise<void>;
+  /** Resolves when there is room for another original, seen by writing as much and removing it; rejects `ScratchError`. */
+  health(): Promise<void>;
 }
 
 /** What the first bytes of a file are. Never trusts a name or a declared type. */

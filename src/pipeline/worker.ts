@@ -56,6 +56,8 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
   /** Since when a slot is free and nothing was there to do. */
   let hungryMs = clock.monotonicMs();
   let connected = false;
+  /** Without any of these no attempt comes to an end. */
+  const needed = [deps.breakers.store, deps.breakers.storage, deps.breakers.disk];
 
   async function run({ stop, abort }: { stop: AbortSignal; abort: AbortSignal }) {
     meter.gauge('worker_slots', settings.renderConcurrency);
@@ -71,12 +73,11 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
       // A free slot first, then a delivery: what a busy worker holds nobody else can take.
       await gate.open(stop);
       // And nothing is taken while what every attempt needs is away.
-      await deps.breakers.store.closed(stop);
-      await deps.breakers.storage.closed(stop);
+      for (const breaker of needed) await breaker.closed(stop);
       const delivery = stop.aborted ? null : await consumer.next(stop);
       if (!delivery) continue;
       lastDeliveryMs = clock.monotonicMs();
-      const awayMs = Math.max(deps.breakers.store.mayCloseInMs(), deps.breakers.storage.mayCloseInMs());
+      const awayMs = Math.max(...needed.map((breaker) => breaker.mayCloseInMs()));
       // While this one waited for it, a job that runs alone has come, or a dependency has gone.
       if (stop.aborted || awayMs > 0 || !gate.enter()) {
         await delivery.nak(awayMs).catch(() => undefined);
@@ -135,7 +136,7 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     while (!stop.aborted) {
       await clock.sleep(settings.starvedMs, stop);
       // Whoever does not ask is not starved: the breakers have a metric of their own.
-      if (!gate.idle() || deps.breakers.store.isOpen() || deps.breakers.storage.isOpen()) fed();
+      if (!gate.idle() || needed.some((breaker) => breaker.isOpen())) fed();
       const hungryForMs = clock.monotonicMs() - hungryMs;
       if (stop.aborted || hungryForMs < settings.starvedMs) continue;
       try {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdir, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { ImagesError } from '../../src/pipeline/ports.ts';
+import { ScratchError } from '../../src/pipeline/ports.ts';
 import { newestVersion } from '../../src/pipeline/recipe.ts';
 import { checkRendering, openScene, recipeOf } from '../support/images-scene.ts';
 import { onEnd } from '../support/on-end.ts';
@@ -20,7 +20,7 @@ for (const variant of ['thumbnail.jpg', 'crop.jpg', 'optimized.webp']) {
     await writeFile(sourcePath, picture);
     await symlink('/dev/full', join(outputDir, variant));
     const task = { sourcePath, outputDir, contentType: 'image/jpeg', recipe: recipeOf(newestVersion) };
-    await assert.rejects(scene.images.render(task, new AbortController().signal), ImagesError);
+    await assert.rejects(scene.images.render(task, new AbortController().signal), ScratchError);
     await checkRendering(await scene.render(picture, 'image/jpeg'));
   });
 }

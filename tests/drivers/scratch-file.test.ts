@@ -95,6 +95,38 @@ scratchTest(
   },
 );
 
+scratchTest('is healthy while there is room for what it must hold, and leaves nothing behind', async (scratch, dir) => {
+  await Promise.all([scratch.health(), scratch.health()]);
+  const folder = await scratch.open('attempt-1');
+  await scratch.health();
+  assert.deepEqual(await readdir(join(folder.path, '..')), ['attempt-1']);
+  await folder.remove();
+  await scratch.health();
+  assert.deepEqual(await readdir(dir), []);
+});
+
+scratchTest(
+  'is not healthy where less than that can be written, and leaves nothing behind either',
+  async (_scratch, dir) => {
+    const driver = new URL('../../src/drivers/scratch-file.ts', import.meta.url).href;
+    const script = `
+    const { createFileScratch } = await import(${JSON.stringify(driver)});
+    const health = (roomBytes) => createFileScratch({ dir: ${JSON.stringify(dir)}, roomBytes }).health();
+    await health(500_000);
+    console.log(await health(1_500_000).then(() => 'room', (error) => error.name));`;
+    // No file may become larger than 1 MiB there: the disk of whoever runs this need not be filled.
+    const limits = 'trap "" XFSZ; ulimit -f 2048; exec "$@"';
+    const child = spawn('/bin/sh', ['-c', limits, 'sh', process.execPath, '--input-type=module', '-e', script], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const said = wholeOf(child.stdout);
+    const [code] = await once(child, 'exit');
+    assert.equal(code, 0);
+    assert.equal(Buffer.from(await said).toString(), 'ScratchError\n');
+    assert.deepEqual(await readdir(dir), []);
+  },
+);
+
 scratchTest('a sweep removes what dead workers left, and nothing of the living', async (scratch, dir) => {
   await scratch.sweep();
   const own = await scratch.open('attempt-1');

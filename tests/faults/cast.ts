@@ -247,8 +247,9 @@ function runWorker(
   const disk: Disk = new Map();
   const images = imagesOf(world, process, disk);
   const scratch = scratchOf(world, process, disk);
+  const breakers = { ...shared.breakers, disk: createBreaker('disk', () => scratch.health(), shared, config) };
   const { retryFloorMs: floorMs, retryBaseMs: baseMs, retryCapMs: capMs } = config;
   const versions = isOlder ? [1] : [...recipes.keys()];
   const settings = { ...config, floorMs, baseMs, capMs, versions };
-  return createWorker({ ...shared, images, scratch, who: process.name }, settings).run(signals);
+  return createWorker({ ...shared, breakers, images, scratch, who: process.name }, settings).run(signals);
 }

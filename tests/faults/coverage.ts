@@ -31,7 +31,7 @@ export const declared: ReadonlyMap<string, readonly Fate[]> = new Map([
   ...of('broker', ['publish'], () => toPublish.fates),
   ...of('broker', ['ack', 'nak', 'extend'], () => toEnd.fates),
   ...of('broker', ['health'], () => toAsk.fates),
-  ...of('scratch', ['open', 'write', 'sweep'], () => ofDisk.fates),
+  ...of('scratch', ['open', 'write', 'sweep', 'health'], () => ofDisk.fates),
   ...of('images', ['render'], () => ofRendering.fates),
   ...of('point', points, () => ofPoint.fates),
 ]);

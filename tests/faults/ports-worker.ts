@@ -49,6 +49,7 @@ export function scratchOf(world: World, process: Process, disk: Disk): Scratch {
       };
     },
     sweep: () => world.effect(process, 'scratch.sweep', ofDisk, () => disk.clear()),
+    health: () => world.effect(process, 'scratch.health', ofDisk, () => undefined),
   };
 }
 

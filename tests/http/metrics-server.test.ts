@@ -11,7 +11,11 @@ const metrics = { contentType: 'text/plain; version=0.0.4; charset=utf-8', rende
 
 async function serve(t: { after(end: () => Promise<void>): void }, change: Partial<Served> = {}) {
   const settings = { host: '127.0.0.1', metricsPort: 0, metricsToken: '', ...change };
-  const server = await serveMetrics({ metrics: change.metrics ?? metrics, log: silent }, settings);
+  const { away } = change;
+  const server = await serveMetrics(
+    { metrics: change.metrics ?? metrics, log: silent, ...(away && { away }) },
+    settings,
+  );
   t.after(() => server.close());
   return `http://127.0.0.1:${server.port}`;
 }
@@ -20,6 +24,7 @@ interface Served {
   readonly host: string;
   readonly metricsToken: string;
   readonly metrics: typeof metrics;
+  readonly away: () => readonly string[];
 }
 
 const proxied = { 'x-forwarded-for': '203.0.113.7' };
@@ -30,6 +35,15 @@ describe('GET /health/live', () => {
     const response = await fetch(`${url}/health/live`, { headers: proxied });
     assert.deepEqual([response.status, await response.json()], [200, { status: 'ok' }]);
     assert.equal(response.headers.get('cache-control'), 'no-store');
+  });
+
+  test('names what the process waits for, as long as it does', async (t) => {
+    let away = ['disk'];
+    const url = await serve(t, { away: () => away });
+    const told = async () => (await fetch(`${url}/health/live`)).json();
+    assert.deepEqual(await told(), { status: 'ok', waits_for: ['disk'] });
+    away = [];
+    assert.deepEqual(await told(), { status: 'ok' });
   });
 });
 

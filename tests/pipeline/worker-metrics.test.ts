@@ -122,7 +122,14 @@ describe('a deletion under an attempt that stores', () => {
     const meter = createTally();
     const breaker = createBreaker('store', async () => {}, { clock, log, meter }, quick);
     const fail = async () => 'cancelled';
-    const deps = { store: { fail }, clock, log, meter, breakers: { store: breaker, storage: breaker }, who: 'w' };
+    const deps = {
+      store: { fail },
+      clock,
+      log,
+      meter,
+      breakers: { store: breaker, storage: breaker, disk: breaker },
+      who: 'w',
+    };
     const attempt = { jobId: newId(), attachmentId: newId(), version: 1, fence: 1, attemptId: newId() };
     const error = new SkrepkaError('storage_unavailable', { log: 'no object' });
     const given = [{ attempt, failures: 0 }, error, deps, quick, new AbortController().signal];

@@ -201,6 +201,26 @@ describe('an outage is not the job’s fault', () => {
     assert.deepEqual([job.failures, job.crashes, job.releases], [0, 0, 3]);
   });
 
+  test('of the worker’s own disk: nothing more is taken until it can be written again, and it is told once', async (t) => {
+    const p = await createPipeline(t);
+    let full = true;
+    const room = { first: async () => void (full && raise(new ScratchError('no space left'))) };
+    for (const verb of ['open', 'health'] as const) p.scratch.plan(verb, ...Array.from({ length: 100 }, () => room));
+    const uploads = await Promise.all(Array.from({ length: 8 }, (_, at) => p.upload(`IMG ${at}`)));
+    p.startRelay();
+    p.startWorker();
+    await until('it was looked for room in vain', () => p.scratch.calls('health') >= 4);
+    // Whoever was at it when the disk was full, and nobody after: two slots.
+    assert.ok(p.store.calls('claim') <= 2, `${p.store.calls('claim')} claims`);
+    const told = () => p.meter.gauged('breaker_open', { dependency: 'disk' });
+    assert.deepEqual(told(), [0, 1]);
+    full = false;
+    for (const { attachment } of uploads) await p.untilState(attachment.id, 'ready');
+    assert.deepEqual(told(), [0, 1, 0]);
+    const jobs = await Promise.all(uploads.map(({ attachment }) => p.jobOf(attachment.id)));
+    assert.ok(jobs.every(({ failures, crashes }) => failures === 0 && crashes === 0));
+  });
+
   test('of the worker’s own renderer: the claim is given back, nothing is spent', async (t) => {
     let failing = 3;
     const painter = createPainter(async () => {
@@ -246,3 +266,7 @@ describe('an outage is not the job’s fault', () => {
     await p.untilState(attachment.id, 'ready');
   });
 });
+
+function raise(error: Error): never {
+  throw error;
+}

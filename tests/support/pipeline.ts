@@ -14,7 +14,7 @@ import { type Accept, type AcceptDeps, createAccept, type Upload } from '../../s
 import { createAdmission } from '../../src/pipeline/admission.ts';
 import { createBreaker } from '../../src/pipeline/breaker.ts';
 import { createJanitor } from '../../src/pipeline/janitor.ts';
-import type { Blobs, Broker, Clock, Images, Log, Meter, Signals } from '../../src/pipeline/ports.ts';
+import type { Blobs, Broker, Clock, Images, Log, Meter, Scratch, Signals } from '../../src/pipeline/ports.ts';
 import { recipes } from '../../src/pipeline/recipe.ts';
 import { createRelay } from '../../src/pipeline/relay.ts';
 import type { Store } from '../../src/pipeline/store.ts';
@@ -106,7 +106,7 @@ export async function createPipeline(t: TestContext, change: Partial<Settings> =
   const points = createPoints();
   const log = silent;
   const breakers = standBreakers(
-    { store: store.port, storage: blobs.port, broker: broker.port },
+    { store: store.port, storage: blobs.port, broker: broker.port, disk: scratch.port },
     { clock, log, meter },
     settings,
   );
@@ -211,7 +211,7 @@ async function addUser(pool: Pool): Promise<string> {
 }
 
 function standBreakers(
-  ports: { store: Store; storage: Blobs; broker: Broker },
+  ports: { store: Store; storage: Blobs; broker: Broker; disk: Scratch },
   deps: { clock: Clock; log: Log; meter: Meter },
   settings: Settings,
 ) {
@@ -219,6 +219,7 @@ function standBreakers(
     store: createBreaker('store', () => ports.store.health(), deps, settings),
     storage: createBreaker('storage', () => ports.storage.health(), deps, settings),
     broker: createBreaker('broker', () => ports.broker.health(), deps, settings),
+    disk: createBreaker('disk', () => ports.disk.health(), deps, settings),
   };
 }
 
