@@ -166,6 +166,10 @@ function relations(c: Config): string[] {
       `MAX_UPLOADS_PER_USER (${c.uploadsPerUserMax}) must not be more than MAX_UPLOADS (${c.uploadsMax}).`,
     ],
     [
+      c.waitsPerUserMax <= c.waitsMax,
+      `MAX_WAITS_PER_USER (${c.waitsPerUserMax}) must not be more than MAX_WAITS (${c.waitsMax}).`,
+    ],
+    [
       c.stagingBytesMax >= c.uploadBytesMax,
       `MAX_STAGING_BYTES (${c.stagingBytesMax}) must be at least MAX_UPLOAD_BYTES (${c.uploadBytesMax}).`,
     ],

@@ -80,6 +80,28 @@ export const limits = {
       max: 1e6,
     },
   ),
+  waitsMax: s(
+    'Limits',
+    'MAX_WAITS',
+    'int',
+    '2000',
+    'Requests with `wait` that one API process lets wait; above it they are answered at once, with what is so.',
+    {
+      min: 0,
+      max: 1e6,
+    },
+  ),
+  waitsPerUserMax: s(
+    'Limits',
+    'MAX_WAITS_PER_USER',
+    'int',
+    '100',
+    'Those of one user; the same above it. At most `MAX_WAITS`.',
+    {
+      min: 0,
+      max: 1e6,
+    },
+  ),
   pixelsMax: s('Limits', 'MAX_PIXELS', 'int', '50000000', 'Width × height × frames of a picture that is rendered.', {
     min: 1,
     max: 1e9,

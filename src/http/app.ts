@@ -70,6 +70,8 @@ export interface HttpSettings {
   readonly pendingPerUserMax: number;
   readonly uploadsPerUserMax: number;
   readonly uploadsPerMinuteMax: number;
+  readonly waitsMax: number;
+  readonly waitsPerUserMax: number;
   readonly pixelsMax: number;
   readonly pixelsMaxAvif: number;
   readonly framesMax: number;

@@ -21,11 +21,11 @@ import {
 } from './schemas.ts';
 import { textPattern } from './text.ts';
 import { openUpload } from './upload.ts';
-import { createWaits } from './waits.ts';
+import { createWaits, fullSeconds } from './waits.ts';
 
 export function attachmentRoutes(app: App, deps: HttpDeps, settings: HttpSettings): void {
   uploadRoute(app, deps, settings);
-  readRoutes(app, deps);
+  readRoutes(app, deps, settings);
   editRoutes(app, deps, settings);
 }
 
@@ -180,8 +180,16 @@ const ListQuery = Type.Object({
   state: Type.Optional(Type.Enum([...attachmentStates])),
 });
 
-function readRoutes(app: App, { store, signals, clock }: HttpDeps): void {
-  const waits = createWaits({ signals, clock });
+const readDescription = `The owner may, and the members of a chat in which a message carries it.
+
+With \`wait\` the answer comes when the attachment is \`ready\` or \`failed\`, or after so many seconds with what is so. An account, and the
+service as a whole, may have only so many such requests wait at once: a further one is answered at once with what is so, and with
+\`Retry-After\`. It is no refusal: the state is true, and a client that asks in a loop asks again after that time.`;
+
+const isOver = (seen: Attachment | null) => seen === null || seen.state === 'ready' || seen.state === 'failed';
+
+function readRoutes(app: App, { store, signals, clock }: HttpDeps, settings: HttpSettings): void {
+  const waits = createWaits({ signals, clock }, settings);
   app.addHook('preClose', async () => waits.close());
 
   app.get(
@@ -191,11 +199,21 @@ function readRoutes(app: App, { store, signals, clock }: HttpDeps): void {
         tags,
         operationId: 'getAttachment',
         summary: 'Read an attachment',
-        description: 'The owner may, and the members of a chat in which a message carries it.',
+        description: readDescription,
         params: IdParams,
         querystring: WaitQuery,
         response: {
-          200: { description: 'The attachment.', content: { 'application/json': { schema: ref(AttachmentSchema) } } },
+          200: {
+            description: 'The attachment.',
+            headers: {
+              'retry-after': {
+                type: 'string',
+                description:
+                  'Only where `wait` was asked for and there was no room to wait: ask again after so many seconds.',
+              },
+            },
+            content: { 'application/json': { schema: ref(AttachmentSchema) } },
+          },
           ...problems('validation', 'not_found', 'unavailable'),
         },
       },
@@ -205,14 +223,17 @@ function readRoutes(app: App, { store, signals, clock }: HttpDeps): void {
       const { id: userId } = userOf(request);
       const left = new AbortController();
       reply.raw.once('close', () => left.abort());
-      const attachment = await waits.until(
-        id,
-        () => store.attachmentFor(userId, id),
-        (seen) => seen === null || seen.state === 'ready' || seen.state === 'failed',
-        { waitMs: (request.query.wait ?? 0) * 1000, signal: left.signal },
-      );
-      if (!attachment) throw new SkrepkaError('not_found');
-      return attachmentView(attachment);
+      const seconds = request.query.wait ?? 0;
+      const place = seconds > 0 ? waits.enter(userId) : null;
+      const options = { waitMs: place === null ? 0 : seconds * 1000, signal: left.signal };
+      try {
+        const attachment = await waits.until(id, () => store.attachmentFor(userId, id), isOver, options);
+        if (!attachment) throw new SkrepkaError('not_found');
+        if (seconds > 0 && place === null && !isOver(attachment)) reply.header('retry-after', fullSeconds);
+        return attachmentView(attachment);
+      } finally {
+        place?.leave();
+      }
     },
   );
 

@@ -1,12 +1,18 @@
 /**
  * Long-polls: requests that wait for an attachment's state. A change wakes them through `Signals`; since those may be lost,
- * every waiter also asks once a second. A thousand waiters are a thousand timers and one listener.
+ * every waiter also asks once a second. A thousand waiters are a thousand timers, one listener, and a thousand questions to
+ * the database a second: so there is a bound for all and one for each user.
  */
 import type { Clock, Signals } from '../pipeline/ports.ts';
 
 const backstopMs = 1000;
 
+/** Seconds after which whoever found no place may ask again: the wait that a client with a loop should have by itself. */
+export const fullSeconds = 1;
+
 export interface Waits {
+  /** A place to wait in, which the caller leaves again once; null when the user or this process has as many as allowed. */
+  enter(userId: string): { leave(): void } | null;
   /**
    * Asks `look` until `isOver` says so of its answer, `waitMs` have passed, `signal` aborts or the server closes; answers
    * the last look. `look` is called at least once.
@@ -21,7 +27,12 @@ export interface Waits {
   close(): void;
 }
 
-export function createWaits({ signals, clock }: { signals: Signals; clock: Clock }): Waits {
+export function createWaits(
+  { signals, clock }: { signals: Signals; clock: Clock },
+  settings: { waitsMax: number; waitsPerUserMax: number },
+): Waits {
+  const places = new Map<string, number>();
+  let taken = 0;
   const sleepers = new Map<string, Set<() => void>>();
   const closing = new AbortController();
   const stopListening = signals.listen('changed', (id) => {
@@ -50,6 +61,20 @@ export function createWaits({ signals, clock }: { signals: Signals; clock: Clock
   }
 
   return {
+    enter(userId) {
+      const own = places.get(userId) ?? 0;
+      if (taken >= settings.waitsMax || own >= settings.waitsPerUserMax) return null;
+      taken += 1;
+      places.set(userId, own + 1);
+      return {
+        leave() {
+          taken -= 1;
+          const rest = (places.get(userId) ?? 0) - 1;
+          if (rest > 0) places.set(userId, rest);
+          else places.delete(userId);
+        },
+      };
+    },
     async until(id, look, isOver, { waitMs, signal }) {
       const endMs = clock.monotonicMs() + waitMs;
       for (;;) {

@@ -138,6 +138,33 @@ describe('GET /v1/attachments/{id}', () => {
       assert.ok(faults.calls('attachmentFor') <= calls + 1);
     });
 
+    it('is answered at once with the state and when to ask again, where there is no room to wait, which comes back', async (t) => {
+      const { send, publish, call, ada, account, faults, ...uploads } = await startUploads(t, {
+        settings: { waitsPerUserMax: 2, waitsMax: 3 },
+      });
+      const bob = await account('bob');
+      const { id } = (await send(png())).body;
+      await share({ ...uploads, call, ada, account, send, publish, faults }, bob.id, id);
+      const path = `GET /v1/attachments/${id}?wait=30`;
+      const looked = faults.calls('attachmentFor');
+      const waiters = [ada, ada, bob].map(({ token }) => call(path, { token }));
+      await until('all wait', () => faults.calls('attachmentFor') >= looked + 3);
+      for (const { token } of [ada, bob]) {
+        const answer = await call(path, { token });
+        assert.deepEqual([answer.status, answer.body.state], [200, 'queued']);
+        assert.equal(answer.headers.get('retry-after'), '1');
+      }
+      // Whoever does not ask to wait is told nothing about waiting.
+      assert.equal((await call(`GET /v1/attachments/${id}`, { token: ada.token })).headers.get('retry-after'), null);
+      await publish(id);
+      for (const { body, headers } of await Promise.all(waiters)) {
+        assert.deepEqual([body.state, headers.get('retry-after')], ['ready', null]);
+      }
+      const { id: next } = (await send(png('next'))).body;
+      const again = await call(`GET /v1/attachments/${next}?wait=1`, { token: ada.token });
+      assert.deepEqual([again.body.state, again.headers.get('retry-after')], ['queued', null]);
+    });
+
     it('is answered when the server closes, which does not wait for it', async (t) => {
       const { send, call, ada, faults, close } = await startUploads(t);
       const { id } = (await send(png())).body;

@@ -31,7 +31,7 @@ function createStage() {
     },
   };
   return {
-    waits: createWaits({ clock: clock as Clock, signals: signals as Signals }),
+    waits: createWaits({ clock: clock as Clock, signals: signals as Signals }, { waitsMax: 3, waitsPerUserMax: 2 }),
     listeners,
     asleep: (count: number) => until(`${count} asleep`, () => sleepers.size === count),
     tell: (id: string | null) => {
@@ -131,5 +131,22 @@ describe('a waiter', () => {
       waits.until('one', look, () => true, { waitMs: 1000, signal: never() }),
       /down/,
     );
+  });
+});
+
+describe('a place to wait in', () => {
+  it('is had by as many of a user, and as many of all, as is allowed, and again by others when it was left', () => {
+    const { waits } = createStage();
+    const [first, second] = [waits.enter('ada'), waits.enter('ada')];
+    assert.equal(waits.enter('ada'), null);
+    const third = waits.enter('bob');
+    assert.equal(waits.enter('bob'), null);
+    assert.ok(first && second && third);
+    first.leave();
+    assert.ok(waits.enter('bob'));
+    assert.equal(waits.enter('ada'), null);
+    third.leave();
+    assert.ok(waits.enter('ada'));
+    waits.close();
   });
 });

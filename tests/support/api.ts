@@ -61,6 +61,8 @@ export const apiSettings: HttpSettings = {
   pendingPerUserMax: 100,
   uploadsPerUserMax: 64,
   uploadsPerMinuteMax: 10_000,
+  waitsMax: 100,
+  waitsPerUserMax: 100,
   pixelsMax: 50_000_000,
   pixelsMaxAvif: 16_000_000,
   framesMax: 500,
