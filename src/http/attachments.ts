@@ -25,7 +25,8 @@ import { createWaits, fullSeconds } from './waits.ts';
 
 export function attachmentRoutes(app: App, deps: HttpDeps, settings: HttpSettings): void {
   uploadRoute(app, deps, settings);
-  readRoutes(app, deps, settings);
+  readRoute(app, deps, settings);
+  listRoute(app, deps);
   editRoutes(app, deps, settings);
 }
 
@@ -188,7 +189,7 @@ service as a whole, may have only so many such requests wait at once: a further 
 
 const isOver = (seen: Attachment | null) => seen === null || seen.state === 'ready' || seen.state === 'failed';
 
-function readRoutes(app: App, { store, signals, clock }: HttpDeps, settings: HttpSettings): void {
+function readRoute(app: App, { store, signals, clock }: HttpDeps, settings: HttpSettings): void {
   const waits = createWaits({ signals, clock }, settings);
   app.addHook('preClose', async () => waits.close());
 
@@ -236,7 +237,9 @@ function readRoutes(app: App, { store, signals, clock }: HttpDeps, settings: Htt
       }
     },
   );
+}
 
+function listRoute(app: App, { store }: HttpDeps): void {
   app.get(
     '/v1/attachments',
     {
