@@ -15,7 +15,12 @@ const head = await sharp({ create: { width: 640, height: 480, channels: 3, backg
 
 /** A JPEG of exactly `size` bytes: a small picture, and after its end what fills it up. Accepting looks at the first bytes and hashes all. */
 export function uploadBytes(size: number): Uint8Array {
-  return Buffer.concat([head, randomBytes(size - head.length)]);
+  return paddedTo(size, head);
+}
+
+/** What follows the end of a picture, no decoder reads. */
+export function paddedTo(size: number, picture: Uint8Array): Uint8Array {
+  return Buffer.concat([picture, randomBytes(size - picture.length)]);
 }
 
 export function rawOf(bytes: Uint8Array): Body {

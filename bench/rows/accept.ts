@@ -10,7 +10,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { startEmbedded } from '../../src/postgres/embedded.ts';
 import { onEnd, type Scope } from '../../tests/support/on-end.ts';
-import { openProduct } from '../product.ts';
+import { type BenchUser, openProduct } from '../product.ts';
 import type { Ground } from '../references/bare-upload.ts';
 import type { Bound, Figures, Ratio, Row, Side } from '../row.ts';
 import { withScope } from '../scope.ts';
@@ -96,7 +96,7 @@ interface Place {
 async function runOurs(scope: Scope, amount: Amount): Promise<Figures> {
   // Nobody takes the jobs, so that what is spent is spent on accepting. The limits are those of production.
   const product = await openProduct(scope, { roles: [['api']], settings: { MAX_PENDING_PER_USER: '200' } });
-  const users = [];
+  const users: BenchUser[] = [];
   const each = amount.small.warm + amount.small.measured + amount.large.warm + amount.large.measured;
   for (let made = 0; made < Math.ceil((2 * each) / uploadsPerUser); made += 1) users.push(await product.user());
   await product.untilCalm();
