@@ -81,12 +81,12 @@ export function settingsFor(cores: number): readonly [one: Setting, cores: Setti
 /** The relay announces 2 s of work at once; a crowd that may have no more than that would show nothing of the fair order behind it. */
 const times: Readonly<Record<GridName, Times>> = {
   quick: {
-    ...{ probeMs: 2500, capacityMs: 2500, loadMs: 3000, warmMs: 700 },
-    ...{ floodMs: 5000, burstMs: 600, crowdBacklogMs: 4000, crowdPendingMs: 3000 },
+    ...{ probeMs: 2000, capacityMs: 2500, loadMs: 2500, warmMs: 600 },
+    ...{ floodMs: 4000, burstMs: 600, crowdBacklogMs: 3500, crowdPendingMs: 3000 },
   },
   fractional: {
-    ...{ probeMs: 5000, capacityMs: 6000, loadMs: 7000, warmMs: 1500 },
-    ...{ floodMs: 12_000, burstMs: 2000, crowdBacklogMs: 8000, crowdPendingMs: 6000 },
+    ...{ probeMs: 4000, capacityMs: 5500, loadMs: 6000, warmMs: 1200 },
+    ...{ floodMs: 10_000, burstMs: 1600, crowdBacklogMs: 8000, crowdPendingMs: 6000 },
   },
   full: {
     ...{ probeMs: 15_000, capacityMs: 30_000, loadMs: 40_000, warmMs: 5000 },
@@ -131,6 +131,9 @@ export function cellId({ kind, broker, setting, size }: Cell): string {
   return `${kind}-${broker}-${setting.concurrency}-${setting.prefetch}-${size}`;
 }
 
+/** What is probed once for all cells that differ in nothing but their kind. */
+export const probeId = (cell: Cell): string => cellId({ ...cell, kind: 'loads' }).replace('loads-', '');
+
 export interface Turn {
   readonly cell: Cell;
   /** From 1. */
@@ -164,13 +167,13 @@ export function shuffled<T>(items: readonly T[], random: () => number): readonly
 }
 
 /** Starting, stopping, two calibrations, and what an empty queue takes to be seen. */
-const turnMs = 12_000;
+const turnMs = 9000;
 const drainMs = backlogSeconds * 1000 + 1000;
 
 /** About how long the turn takes, before one of its kind was timed. */
 export function expectedMs(grid: Grid, { cell, repeat }: Turn): number {
   const { probeMs, capacityMs, loadMs, floodMs, burstMs, crowdPendingMs } = grid.times;
-  const base = turnMs + capacityMs + (repeat === 1 ? probeMs + 5000 : 0);
+  const base = turnMs + capacityMs + (repeat === 1 && cell.kind === 'loads' ? probeMs + 6000 : 0);
   if (cell.kind === 'crowd') return base + floodMs + crowdPendingMs + burstMs * (crowdLoad.burst + 2);
   return base + grid.loads.reduce((sum, load) => sum + loadMs + (load > 1 ? drainMs : 1500), 0);
 }

@@ -179,7 +179,7 @@ async function playTurns({ folder, around, first }: Playing): Promise<void> {
     tally.took(turn, performance.now() - beganMs);
     const doubts = played === null ? ['it failed'] : doubtsAbout(played, first);
     for (const sentence of doubts) say(`does not count: ${sentence}`);
-    if (doubts.length > 0 && !again) {
+    if (doubts.length > 0 && !again && around.grid.repeats > 1) {
       open.push({ turn, again: true });
       // A probe that met noise would spoil the second time as well.
       if (played !== null && played.closedRefused > 0) await folder.forgetProbe(turn.cell);

@@ -7,7 +7,7 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import type { Calibration } from './calibration.ts';
-import { type Cell, cellId, type GridName, type Turn } from './design.ts';
+import { type Cell, cellId, type GridName, probeId, type Turn } from './design.ts';
 import type { PlayedTurn, Probe } from './turn.ts';
 
 /** Whatever differs in it makes another experiment. */
@@ -65,7 +65,7 @@ export async function openFolder(
   await mkdir(cells, { recursive: true });
   const head = known ?? (await begin());
   if (known === null) await writeWhole(headFile, json(head));
-  const probeFile = (cell: Cell) => path.join(cells, `${cellId(cell)}.probe.json`);
+  const probeFile = (cell: Cell) => path.join(cells, `${probeId(cell)}.probe.json`);
   const turnFile = ({ cell, repeat }: Turn) => path.join(cells, `${cellId(cell)}.${repeat}.json`);
   const folder: Folder = {
     path: dir,

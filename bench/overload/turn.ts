@@ -160,10 +160,10 @@ async function playBetween({ cell, repeat }: Turn, probe: Probe, around: Around)
       }
       const loads: PlayedLoad[] = [];
       for (const load of shuffled(around.grid.loads, seeded(seed))) {
-        around.say(`${load} times the capacity of ${closed.perSecond.toFixed(1)} a second`);
-        loads.push(
-          await playLoad(stage, { cell, backlogMax, load, closed, seed: seed + Math.round(load * 1000) }, around),
-        );
+        const offered = { cell, backlogMax, load, closed, seed: seed + Math.round(load * 1000) };
+        const played = await playLoad(stage, offered, around);
+        around.say(sentenceOf(played));
+        loads.push(played);
       }
       loads.sort((one, other) => one.load - other.load);
       return { ...base, loads, crowd: null, othersShare: Math.max(...loads.map(({ shares }) => shares.others)) };
@@ -186,6 +186,13 @@ async function interruptible<T>(signal: AbortSignal, work: () => Promise<T>): Pr
   } finally {
     signal.removeEventListener('abort', stop);
   }
+}
+
+/** For who waits: whether it counts is decided when the turn is over. */
+function sentenceOf({ load, offeredPerSecond, readyPerSecond, taken }: PlayedLoad): string {
+  const wait = taken.readyMs === null ? '' : `, p95 to ready ${(taken.readyMs.p95 / 1000).toFixed(1)} s`;
+  const offered = `offered ${offeredPerSecond} a second (${load} times): ${readyPerSecond ?? '?'} ready a second`;
+  return `${offered}${wait}, ${taken.refusals.count} of ${taken.sent} refused`;
 }
 
 /* ----------------------------------------------------------------------------- closed */
