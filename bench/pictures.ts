@@ -11,7 +11,7 @@ import { mkdir, mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promise
 import path from 'node:path';
 import { promisify } from 'node:util';
 import sharp from 'sharp';
-import { type Kind, type Wanted, wanted } from './picture-mix.ts';
+import { type Kind, kinds, type Wanted, wanted } from './picture-mix.ts';
 
 export interface Picture {
   readonly name: string;
@@ -43,6 +43,11 @@ export async function pictures(say: (line: string) => void = () => {}): Promise<
     all.push({ name, kind, contentType, bytes: await readFile(file), path: file });
   }
   return all;
+}
+
+/** The first of each kind: what a process renders before it is measured, so that its code is warm for all of them. */
+export function oneOfEach(all: readonly Picture[]): readonly Picture[] {
+  return kinds.flatMap((kind) => all.find((one) => one.kind === kind) ?? []);
 }
 
 /**

@@ -3,7 +3,7 @@
  * bare again, so that a slow moment of the machine counts on both sides. Shared by the rows that differ in their engines alone.
  */
 import type { EngineNames } from '../scripts/stage-engines.ts';
-import { type Picture, pictures } from './pictures.ts';
+import { oneOfEach, type Picture, pictures } from './pictures.ts';
 import { type BenchUser, openProduct } from './product.ts';
 import { openRenderers, type Renderers, scripts } from './renderers.ts';
 import type { Figures, Row } from './row.ts';
@@ -26,10 +26,11 @@ export async function openSingles(
 ): ReturnType<Row['open']> {
   const mix = await pictures(say);
   const work = quick ? mix.slice(0, 12) : [...mix, ...mix];
-  const warmUp = mix.slice(0, 7);
+  const warmUp = oneOfEach(mix);
   const product = await openProduct(scope, { engines });
   const user = await product.user();
-  for (const picture of [...warmUp, ...warmUp]) await single(user, picture);
+  // Three times: the render children, one of them a spare, take turns.
+  for (const picture of [...warmUp, ...warmUp, ...warmUp]) await single(user, picture);
   const warm = await openRenderers(scope, { script: scripts.bare, count: 1 }, [...warmUp, ...warmUp]);
   return {
     sides: [

@@ -1,6 +1,6 @@
 /** Time on the processor of rendering, by how the picture is stored: the render child of ours and three sharp pipelines from the file. */
 import { type Kind, kinds } from '../picture-mix.ts';
-import { missingPictures, type Picture, pictures } from '../pictures.ts';
+import { missingPictures, oneOfEach, type Picture, pictures } from '../pictures.ts';
 import { openRenderers, scripts } from '../renderers.ts';
 import type { Figures, Ratio, Row } from '../row.ts';
 import { withScope } from '../scope.ts';
@@ -31,7 +31,7 @@ export const row: Row = {
     const mix = await pictures(say);
     const passes = quick ? 1 : 2;
     const work = new Map(kinds.map((kind) => [kind, mix.filter((one) => one.kind === kind).slice(0, quick ? 1 : 40)]));
-    const warmUp = [...work.values()].flatMap((some) => some.slice(0, 1));
+    const warmUp = oneOfEach(mix);
     return {
       sides: [
         { name: three, run: () => measure(scripts.three, work, warmUp, passes) },

@@ -1,6 +1,6 @@
 /** What a picture costs from upload to ready, beside a bare loop that renders the same files with the same settings. */
 import { availableParallelism } from 'node:os';
-import { missingPictures, type Picture, pictures } from '../pictures.ts';
+import { missingPictures, oneOfEach, type Picture, pictures } from '../pictures.ts';
 import { type BenchUser, openProduct, type Product } from '../product.ts';
 import { openRenderers, type Renderers, scripts } from '../renderers.ts';
 import type { Figures, Row } from '../row.ts';
@@ -23,10 +23,11 @@ export const row: Row = {
   async open(scope, { quick, say }) {
     const mix = await pictures(say);
     const work = quick ? mix.slice(0, 10) : [...mix, ...mix];
-    const warmUp = mix.slice(0, 7);
+    const warmUp = oneOfEach(mix);
     const product = await openProduct(scope);
     const user = await product.user();
-    await uploadAll(user, warmUp);
+    // Three times: the render children, one of them a spare, take turns.
+    await uploadAll(user, [...warmUp, ...warmUp, ...warmUp]);
     const loop = await openRenderers(scope, { script: scripts.bare, count: availableParallelism() }, warmUp);
     return {
       sides: [
