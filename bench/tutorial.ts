@@ -27,16 +27,19 @@ export interface Tutorial {
 }
 
 /**
- * Redis with an append-only file that is flushed every second, as BullMQ's guide for production advises; `redis:alpine`, which
- * tutorials start, has none and would lose every job with its process.
+ * `file`: Redis with an append-only file that is flushed every second, as BullMQ's guide for production advises. `memory`: as the image
+ * `redis` starts, which is what tutorials do: a snapshot now and then, and nothing else.
  */
-const redisWords = ['--appendfsync', 'everysec'];
+const redisWords = {
+  file: ['--appendfsync', 'everysec'],
+  memory: ['--appendonly', 'no', '--save', '3600 1 300 100 60 10000'],
+} as const;
 
-export async function openTutorial(scope: Scope): Promise<Tutorial> {
+export async function openTutorial(scope: Scope, keeps: keyof typeof redisWords = 'file'): Promise<Tutorial> {
   const dir = await mkdtemp(path.join(tmpdir(), 'skrepka-bench-tutorial-'));
   onEnd(scope, () => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
   const postgres = await startPostgres(scope);
-  const redis = await startValkey(scope, { words: redisWords });
+  const redis = await startValkey(scope, { words: redisWords[keeps] });
   const { url: databaseUrl } = await postgres.create();
   await createUploads(databaseUrl);
   const ground = { databaseUrl, redisUrl: redis.url, dir, port: 0 };

@@ -35,7 +35,7 @@ export const row: Row = {
   rounds: 5,
   missing: () => (available() ? null : installCommand),
   async open(scope, { quick, say }) {
-    const jobs = quick ? 400 : 6_000;
+    const jobs = quick ? 400 : 3_000;
     const postgres = await startPostgres(scope);
     const redis = await startValkey(scope);
     const all = names.map((name) => createSide(name, { postgres, redis, scope, jobs, say }));
