@@ -25,7 +25,7 @@ export const row: Row = {
     'A render child of ours against a process with a sharp pipeline from the file for each variant: same files, sizes, encoder settings, niceness, ' +
     'memory limit and threads, one picture at a time. Ours makes a placeholder and digests besides, and looks for bombs before it decodes; ' +
     'the pipelines turn after they resize, which is the cheaper order.',
-  rounds: 3,
+  rounds: 5,
   missing: missingPictures,
   async open(_scope, { quick, say }) {
     const mix = await pictures(say);

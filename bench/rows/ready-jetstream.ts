@@ -9,7 +9,7 @@ export const row: Row = {
   title: 'Time to ready beyond rendering, JetStream and S3',
   about:
     'The row `ready` on JetStream and a local S3 server (Ceph), whose own work is part of the time. Each object is read and written over HTTP.',
-  rounds: 3,
+  rounds: 5,
   missing: () => missingPictures() ?? missingEngines('jetstream-s3'),
   open: (scope, options) => openSingles(scope, options, { engines: 'jetstream-s3', p50Ms: 20, p95Ms: 50 }),
 };

@@ -9,7 +9,7 @@ export const row: Row = {
   about:
     'The 40 mixed pictures, one at a time: from sending the upload until a long-poll tells `ready`, less the mean of two warm renders of the same file ' +
     'by a bare process of the same niceness and settings, one before and one after. The queue is in PostgreSQL, objects lie in a folder; all durable.',
-  rounds: 3,
+  rounds: 5,
   missing: missingPictures,
   open: (scope, options) => openSingles(scope, options, { engines: 'embedded', p50Ms: 15, p95Ms: 40 }),
 };
