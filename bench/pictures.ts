@@ -22,7 +22,7 @@ export interface Picture {
   readonly path: string;
 }
 
-/** Licences: GPL-2+ (plasma-workspace-wallpapers); GPL-2+, CC BY-SA and public domain, file by file (mate-backgrounds). */
+/** Those of their pictures that the mix is made of are under GPL-2+. */
 const packages = ['mate-backgrounds', 'plasma-workspace-wallpapers'] as const;
 const cacheDir = path.join(import.meta.dirname, '.cache');
 const installCommand = `apt-get install ${packages.join(' ')}`;

@@ -2,6 +2,7 @@
  * Time to ready of single pictures on an idle product, less what rendering takes: each picture is rendered bare, sent alone, and rendered
  * bare again, so that a slow moment of the machine counts on both sides. Shared by the rows that differ in their engines alone.
  */
+import { setTimeout as pause } from 'node:timers/promises';
 import type { EngineNames } from '../scripts/stage-engines.ts';
 import { oneOfEach, type Picture, pictures } from './pictures.ts';
 import { type BenchUser, openProduct } from './product.ts';
@@ -11,6 +12,8 @@ import { median, percentile } from './usage.ts';
 
 const ours = 'Skrepka';
 const bare = 'bare render';
+/** After a picture is ready its worker tidies up; neither the bare render nor the next picture shall share the cores with that. */
+const settleMs = 50;
 
 export interface SinglesSettings {
   readonly engines: EngineNames;
@@ -59,7 +62,9 @@ async function runOurs(warm: Renderers, user: BenchUser, work: readonly Picture[
   for (const picture of work) {
     const before = await warm.render(picture);
     const { acceptMs, readyMs } = await single(user, picture);
+    await pause(settleMs);
     const after = await warm.render(picture);
+    await pause(settleMs);
     overheads.push(readyMs - (before + after) / 2);
     accepts.push(acceptMs);
     totals.push(readyMs);
