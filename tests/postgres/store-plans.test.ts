@@ -5,6 +5,7 @@ import { accept, arrive, load } from '../../src/postgres/attachments.ts';
 import { countAnnounced, recentPace, ringAgain, takeDue, untilDueMs } from '../../src/postgres/bells.ts';
 import { type Pool, transaction } from '../../src/postgres/pool.ts';
 import { retire } from '../../src/postgres/retention.ts';
+import { type Read, readsOf } from '../support/plans.ts';
 import { newUpload, startStore } from '../support/store.ts';
 
 const waiting = 10_000;
@@ -62,54 +63,6 @@ async function startFull(t: TestContext) {
   });
   await s.pool.query('vacuum analyze jobs, attachments');
   return { pool: s.pool, readsOf: (work: (pool: Pool) => Promise<unknown>) => readsOf(s.pool, work) };
-}
-
-/** Does work on a connection whose statements the server explains as they run, and answers how they read. */
-async function readsOf(full: Pool, work: (pool: Pool) => Promise<unknown>): Promise<Read[]> {
-  const client = await full.connect();
-  try {
-    await client.query(`load 'auto_explain'`);
-    await client.query('set auto_explain.log_min_duration = 0');
-    await client.query('set auto_explain.log_analyze = on');
-    await client.query('set auto_explain.log_timing = off');
-    await client.query('set auto_explain.log_format = json');
-    await client.query('set client_min_messages = log');
-    const plans: string[] = [];
-    client.on('notice', (notice) => plans.push(notice.message ?? ''));
-    await work({ connect: async () => ({ query: client.query.bind(client), release: () => {} }) } as unknown as Pool);
-    return plans.flatMap((text) => scansOf(JSON.parse(text.slice(text.indexOf('{'))).Plan));
-  } finally {
-    client.release(true);
-  }
-}
-
-interface PlanNode {
-  'Node Type': string;
-  'Relation Name'?: string;
-  'Index Name'?: string;
-  'Actual Rows': number;
-  'Actual Loops': number;
-  'Rows Removed by Filter'?: number;
-  'Heap Fetches'?: number;
-  Plans?: PlanNode[];
-}
-
-interface Read {
-  readonly how: string;
-  readonly where: string;
-  /** Rows or entries that were looked at. */
-  readonly rows: number;
-  readonly heapFetches: number;
-}
-
-/** How a plan reads tables, wherever it does. The writing of rows already found is no read. */
-function scansOf(plan: PlanNode): Read[] {
-  const below = (plan.Plans ?? []).flatMap(scansOf);
-  const how = plan['Node Type'];
-  const reads = /^(Seq|Index|Index Only|Bitmap Index) Scan$/.test(how);
-  const rows = (plan['Actual Rows'] + (plan['Rows Removed by Filter'] ?? 0)) * plan['Actual Loops'];
-  const where = plan['Index Name'] ?? plan['Relation Name'] ?? '';
-  return reads ? [{ how, where, rows, heapFetches: plan['Heap Fetches'] ?? 0 }, ...below] : below;
 }
 
 /** Every read is by an index and looks at few rows. */

@@ -1,0 +1,52 @@
+/** How the server reads tables for a piece of work: the plans of its statements, explained as they run. */
+import type { Pool } from '../../src/postgres/pool.ts';
+
+export interface Read {
+  /** `Seq Scan`, `Index Scan`, `Index Only Scan` or `Bitmap Index Scan`. */
+  readonly how: string;
+  /** The index, or the table. */
+  readonly where: string;
+  /** Rows or entries that were looked at. */
+  readonly rows: number;
+  readonly heapFetches: number;
+}
+
+/** Does work on a connection whose statements the server explains as they run, and answers how they read. Needs a superuser. */
+export async function readsOf(full: Pool, work: (pool: Pool) => Promise<unknown>): Promise<Read[]> {
+  const client = await full.connect();
+  try {
+    await client.query(`load 'auto_explain'`);
+    await client.query('set auto_explain.log_min_duration = 0');
+    await client.query('set auto_explain.log_analyze = on');
+    await client.query('set auto_explain.log_timing = off');
+    await client.query('set auto_explain.log_format = json');
+    await client.query('set client_min_messages = log');
+    const plans: string[] = [];
+    client.on('notice', (notice) => plans.push(notice.message ?? ''));
+    await work({ connect: async () => ({ query: client.query.bind(client), release: () => {} }) } as unknown as Pool);
+    return plans.flatMap((text) => scansOf(JSON.parse(text.slice(text.indexOf('{'))).Plan));
+  } finally {
+    client.release(true);
+  }
+}
+
+interface PlanNode {
+  'Node Type': string;
+  'Relation Name'?: string;
+  'Index Name'?: string;
+  'Actual Rows': number;
+  'Actual Loops': number;
+  'Rows Removed by Filter'?: number;
+  'Heap Fetches'?: number;
+  Plans?: PlanNode[];
+}
+
+/** How a plan reads tables, wherever it does. The writing of rows already found is no read. */
+function scansOf(plan: PlanNode): Read[] {
+  const below = (plan.Plans ?? []).flatMap(scansOf);
+  const how = plan['Node Type'];
+  const reads = /^(Seq|Index|Index Only|Bitmap Index) Scan$/.test(how);
+  const rows = (plan['Actual Rows'] + (plan['Rows Removed by Filter'] ?? 0)) * plan['Actual Loops'];
+  const where = plan['Index Name'] ?? plan['Relation Name'] ?? '';
+  return reads ? [{ how, where, rows, heapFetches: plan['Heap Fetches'] ?? 0 }, ...below] : below;
+}
