@@ -55,6 +55,8 @@ const startMs = 30_000;
 /** How long a killed process is waited for before its caller is answered. */
 const burialMs = 1000;
 const closedReason = 'rendering was closed';
+/** How often a render is looked at, as a part of its time, and at least. */
+const looks = { part: 1 / 8, everyMs: 250 };
 
 /**
  * Renders with sharp in child processes, which are started at once. Beside the codes of the port, `render` rejects with
@@ -162,7 +164,7 @@ async function run(
     kill.burial = setTimeout(() => buried.resolve(null), burialMs);
   };
   const onAbort = (): void => killFor('aborted');
-  const deadline = setTimeout(() => killFor('deadline'), bounds.timeoutMs);
+  const endDeadline = startDeadline(bounds.timeoutMs, () => killFor('deadline'));
   signal.addEventListener('abort', onAbort, { once: true });
   try {
     const answer = await Promise.race([child.ask(job), buried.promise]);
@@ -173,10 +175,30 @@ async function run(
     if (answer === null) throw await deathOf(child);
     return conclude(pool, child, job, answer, bounds);
   } finally {
-    clearTimeout(deadline);
+    endDeadline();
     clearTimeout(kill.burial);
     signal.removeEventListener('abort', onAbort);
   }
+}
+
+/**
+ * Calls `expire` once after `timeoutMs` in which this process ran, not after as much by the clock: while the worker was stopped,
+ * or its machine was, the picture was not slow, and its answer may wait to be read. What passed between two looks counts twice
+ * their distance at most. How long a stop may be is the lease's matter. Answers how to end it.
+ */
+function startDeadline(timeoutMs: number, expire: () => void): () => void {
+  const lookMs = Math.min(looks.everyMs, timeoutMs * looks.part);
+  let leftMs = timeoutMs;
+  let lookedMs = performance.now();
+  let timer = setTimeout(look, lookMs);
+  function look(): void {
+    const nowMs = performance.now();
+    leftMs -= Math.min(nowMs - lookedMs, 2 * lookMs);
+    lookedMs = nowMs;
+    if (leftMs <= 0) expire();
+    else timer = setTimeout(look, Math.min(lookMs, leftMs));
+  }
+  return () => clearTimeout(timer);
 }
 
 async function deathOf(child: RenderChild): Promise<SkrepkaError> {

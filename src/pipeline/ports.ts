@@ -177,7 +177,7 @@ export interface RenderLimits {
   readonly pixelsMaxAvif: number;
   readonly framesMax: number;
   readonly scansMax: number;
-  /** Wall-clock time of one render, after which its child is killed. */
+  /** Time of one render in which its worker ran, after which its child is killed. */
   readonly timeoutMs: number;
   /** RLIMIT_DATA of a child, bytes. */
   readonly memoryBytes: number;
