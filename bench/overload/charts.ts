@@ -1,8 +1,8 @@
 /** The charts of the experiment. Each is left out where the cells give nothing to draw. */
 import { barChart, type Line, lineChart, type Panel } from '../chart.ts';
 import type { Machine } from '../machine.ts';
-import { type Cell, type Setting, type SizeName, settingText, sizes } from './design.ts';
-import { type CellSummary, type Figures, figureOf, type LoadSummary, type Spread } from './summary.ts';
+import { type Cell, type SizeName, settingText, sizes } from './design.ts';
+import type { CellSummary, Figures, LoadSummary, Spread } from './summary.ts';
 import type { PlayedTurn } from './turn.ts';
 
 export interface Drawn {
@@ -34,7 +34,8 @@ export function charts(all: readonly CellSummary[], { turns, machine }: Ground):
     age(ground),
     cpu(ground),
     memory(ground),
-    settings(ground),
+    capacity(ground),
+    quiet(ground),
     flood(ground),
     burst(ground),
   ].flatMap((drawn) => drawn ?? []);
@@ -64,7 +65,7 @@ function overLoad(
     marks,
   }: { name: string; title: string; y: string; reading: Reading; marks?: Panel['marks'] },
 ): Drawn | null {
-  const loads = [...new Set(cells.flatMap((cell) => cell.loads.map(({ load }) => load)))].sort((a, b) => a - b);
+  const loads = loadsOf(cells);
   const panels = sizes.flatMap((size) => {
     const lines = cells.filter(({ cell }) => cell.size === size.name).flatMap((cell) => lineOf(cell, reading) ?? []);
     return lines.length === 0 ? [] : [{ title: `${size.width} × ${size.height}`, lines, ...(marks ? { marks } : {}) }];
@@ -89,19 +90,16 @@ const scaled = (spread: Spread | undefined, by: number): Spread | null =>
 const throughput = (told: Told): Drawn | null =>
   overLoad(told, {
     name: 'throughput',
-    title: 'Offered more than it can do, the service goes on doing about what it can',
-    y: 'ready per second [share of the capacity]',
+    title: 'What becomes ready as more is offered: a line that stays flat above 1 is calm, a falling one is collapse',
+    y: 'ready [share of the capacity]',
     marks: [{ axis: 'y', at: 1, label: 'capacity' }],
-    reading(figures, cell) {
-      const capacity = figureOf(cell.figures, 'capacityPerSecond');
-      return capacity === null ? null : scaled(figures.readyPerSecond, 1 / capacity);
-    },
+    reading: (figures) => figures['ofCapacity.ready'] ?? null,
   });
 
 const ready = (told: Told): Drawn | null =>
   overLoad(told, {
     name: 'ready',
-    title: 'Who is accepted waits no longer than the bounded backlog takes (3 s of work), however much is offered',
+    title: 'How long an accepted picture takes to become ready: a line that stays flat above 1 is a bounded wait',
     y: 'time to ready, p95 [s]',
     reading: (figures) => scaled(figures['taken.readyMs.p95'], 1 / 1000),
   });
@@ -109,7 +107,7 @@ const ready = (told: Told): Drawn | null =>
 const accepted = (told: Told): Drawn | null =>
   overLoad(told, {
     name: 'accepted',
-    title: 'How long the 202 takes, body included, counted from the intended moment of sending',
+    title: 'How long the 202 takes as more is offered, the body included, from the intended moment of sending',
     y: '202, p95 [ms]',
     reading: (figures) => figures['taken.acceptMs.p95'] ?? null,
   });
@@ -117,7 +115,7 @@ const accepted = (told: Told): Drawn | null =>
 const refusals = (told: Told): Drawn | null =>
   overLoad(told, {
     name: 'refusals',
-    title: 'How long a refusal takes, counted from the intended moment of sending',
+    title: 'How long a refusal takes as more is offered, from the intended moment of sending',
     y: 'refusal, p95 [ms]',
     reading: (figures) => figures['taken.refusals.latencyMs.p95'] ?? null,
   });
@@ -156,7 +154,7 @@ function courseOf(summary: CellSummary, turns: readonly PlayedTurn[], value: 'qu
 const depth = (told: Told): Drawn | null =>
   overTime(told, {
     name: 'depth',
-    title: 'The backlog fills at once, stays at its bound while the load lasts, and drains when it ends',
+    title: 'How full the backlog is over time: it may not pass 1, and falls when the load ends',
     y: 'waiting [share of MAX_BACKLOG]',
     value: 'queued',
   });
@@ -164,7 +162,7 @@ const depth = (told: Told): Drawn | null =>
 const age = (told: Told): Drawn | null =>
   overTime(told, {
     name: 'age',
-    title: 'The oldest that waits is as old as the bounded backlog lets it become',
+    title: 'How long the oldest has been waiting, over time: the backlog is bounded at 3 s of work',
     y: 'age of the oldest [s]',
     value: 'oldestMs',
   });
@@ -180,27 +178,36 @@ const roles = [
   ['load', 'the load itself'],
 ] as const;
 
-/** Of one setting: as many renders as cores without deliveries held ahead, which the fractions of the grid play at all sizes. */
+/** Of one setting: as many renders as cores without deliveries held ahead, on the first broker that has it. */
 function cpu({ cells }: Told): Drawn | null {
-  const shown = cells.filter(
-    ({ cell }) => cell.setting.prefetch === 0 && cell.setting.concurrency === middleConcurrency(cells),
-  );
-  const groups = shown.flatMap((cell) =>
-    cell.loads.map(({ load, figures }) => ({
-      name: `${sizeText(cell.cell.size)}, ${cell.cell.broker}, at ${load}`,
-      bars: roles.map(([key, name]) => ({ name, value: (figureOf(figures, `shares.${key}`) ?? 0) * 100 })),
-    })),
-  );
-  if (groups.length === 0) return null;
-  const title =
-    'Who takes the cores: with more refusals the API and the load take more of them, and rendering gets the rest';
-  const subtitle = `RENDER_CONCURRENCY/PREFETCH ${settingText(shown[0]?.cell.setting as Setting)}; the offered load in multiples of the capacity; medians.`;
+  const concurrency = middleConcurrency(cells);
+  const panels = sizes.flatMap(({ name }) => {
+    const shown = cells.find(
+      ({ cell: { size, setting } }) => size === name && setting.prefetch === 0 && setting.concurrency === concurrency,
+    );
+    if (!shown) return [];
+    const lines = roles.map(([key, role]) => ({
+      name: role,
+      points: shown.loads.flatMap(({ load, figures }) => {
+        const share = scaled(figures[`shares.${key}`], 100);
+        return share ? [{ x: load, y: share.median, low: share.least, high: share.most }] : [];
+      }),
+    }));
+    return [{ title: `${sizeText(name)}, ${shown.cell.broker}`, lines }];
+  });
+  if (panels.length === 0) return null;
+  const title = 'Who takes the cores as more is offered: what refusals and the load itself take is lost to rendering';
+  const subtitle = `RENDER_CONCURRENCY/PREFETCH ${concurrency}/0. Medians of the repeats, bands from the least to the most.`;
+  const x = { label: 'offered load [times the capacity]', kind: 'log', ticks: loadsOf(cells) } as const;
   return {
     name: 'cpu',
     about: title,
-    svg: barChart({ title, subtitle, value: { label: 'share of all cores [%]' }, groups }),
+    svg: lineChart({ title, subtitle, x, y: { label: 'share of all cores [%]' }, panels }),
   };
 }
+
+const loadsOf = (cells: readonly CellSummary[]): readonly number[] =>
+  [...new Set(cells.flatMap((cell) => cell.loads.map(({ load }) => load)))].sort((a, b) => a - b);
 
 function middleConcurrency(cells: readonly CellSummary[]): number {
   const all = [...new Set(cells.map(({ cell }) => cell.setting.concurrency))].sort((a, b) => a - b);
@@ -222,7 +229,7 @@ function memory({ cells }: Told): Drawn | null {
       : [{ name: `${sizeText(cell.cell.size)}, ${lineName(cell.cell)}`, bars }];
   });
   if (groups.length === 0) return null;
-  const title = 'Memory goes to render children: it grows with their number and with the picture, not with the load';
+  const title = 'Where the memory is: children hold pictures, so it grows with their number and with the size';
   const subtitle =
     'The most that was resident at the highest load; whiskers from the least to the most of the repeats.';
   return {
@@ -244,30 +251,41 @@ function sizeText(size: SizeName): string {
   return `${width} × ${height}`;
 }
 
-/** Latency against resources: what each setting can do, and how long one waits with it when there is room. */
-function settings({ cells }: Told): Drawn | null {
+/** A bar for each cell that has the figure, sizes together. */
+function bySetting(
+  { cells }: Told,
+  { name, title, label, reading }: { name: string; title: string; label: string; reading: Reading },
+) {
   const groups = [...cells]
     .sort((one, other) => bySize(one.cell.size) - bySize(other.cell.size))
     .flatMap((cell) => {
-      const quiet = cell.loads[0];
-      const capacity = cell.figures.capacityPerSecond;
-      if (!quiet || !capacity || quiet.load >= 1) return [];
-      const name = `${sizeText(cell.cell.size)}, ${lineName(cell.cell)}`;
-      return [
-        {
-          name,
-          bars: [
-            barOf('capacity [pictures/s]', capacity),
-            barOf('p95 to ready at half load [ms]', quiet.figures['taken.readyMs.p95']),
-          ],
-        },
-      ];
+      const spread = reading(cell.loads[0]?.figures ?? {}, cell);
+      return spread
+        ? [{ name: `${sizeText(cell.cell.size)}, ${lineName(cell.cell)}`, bars: [barOf(cell.cell.size, spread)] }]
+        : [];
     });
   if (groups.length === 0) return null;
-  const title = 'What a setting can do, and how long one waits with it while there is room';
-  const value = { label: 'pictures per second, or ms (logarithmic)', kind: 'log', min: 1 } as const;
-  return { name: 'settings', about: title, svg: barChart({ title, value, groups }) };
+  return { name, about: title, svg: barChart({ title, subtitle: settingsTold, value: { label }, groups }) };
 }
+
+const settingsTold =
+  'Broker and RENDER_CONCURRENCY/PREFETCH. Medians, whiskers from the least to the most of the repeats.';
+
+const capacity = (told: Told): Drawn | null =>
+  bySetting(told, {
+    name: 'capacity',
+    title: 'What each setting can do: ready pictures per second in a closed loop',
+    label: 'capacity [pictures/s]',
+    reading: (_, cell) => cell.figures.capacityPerSecond ?? null,
+  });
+
+const quiet = (told: Told): Drawn | null =>
+  bySetting(told, {
+    name: 'quiet',
+    title: 'How long one waits with each setting while half of its capacity is free',
+    label: 'time to ready at half the capacity, p95 [ms]',
+    reading: (figures, cell) => ((cell.loads[0]?.load ?? 1) < 1 ? (figures['taken.readyMs.p95'] ?? null) : null),
+  });
 
 /* --------------------------------------------------------------------------------- crowds */
 
@@ -279,7 +297,7 @@ function flood({ crowds }: Told): Drawn | null {
     return [{ name: lineName(cell), bars: [barOf('bystander, p95', bystander), barOf('flood, median', flooding)] }];
   });
   if (groups.length === 0) return null;
-  const title = 'Behind one user’s flood, another user waits for what is announced already, not for all of it';
+  const title = 'How long a bystander waits behind the flood of one user, beside the flood itself';
   return { name: 'flood', about: title, svg: barChart({ title, value: { label: 'time to ready [s]' }, groups }) };
 }
 
@@ -296,8 +314,7 @@ function burst({ crowds, turns }: Told): Drawn | null {
     ];
   });
   if (!lines.some(({ points }) => points.length > 0)) return null;
-  const title =
-    'After a burst everybody comes back when told to: an empty queue before the end is time that Retry-After wasted';
+  const title = 'A burst whose clients come back when Retry-After says: an empty queue before the end is wasted time';
   const panels = [{ title: '', lines }];
   return {
     name: 'burst',

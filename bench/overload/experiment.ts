@@ -3,6 +3,7 @@
  *
  * Everything that it starts lies on free ports of loopback and in temporary folders, and ends with it.
  */
+import { rm } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
@@ -35,7 +36,7 @@ a cell that met noise is played again once, and gives no figures when it meets i
   --grid full            all of them, more loads, five repeats: a night
   --quick                one small cell and one crowd, once: about a minute; shows that it runs, and proves nothing
   --seed N               what arrivals, pictures and the order of cells are drawn from (1)
-  --out DIR              where results go (bench/results/overload; with --quick a folder quick in it)
+  --out DIR              where results go (bench/results/overload; with --quick bench/.cache/overload, made anew)
   --resume               goes on with the experiment in that folder: what stands there is not played again
   --report               plays nothing: writes the results of what stands in the folder anew
   --help                 this text
@@ -49,6 +50,8 @@ interface Asked {
   readonly grid: GridName;
   readonly seed: number;
   readonly out: string;
+  /** Whatever stands there is of an earlier quick one. */
+  readonly anew: boolean;
   readonly resume: boolean;
   readonly report: boolean;
 }
@@ -103,8 +106,11 @@ function understand(): Asked | string {
     if (grid === undefined) return `--grid is one of fractional and full, received ${values.grid}`;
     if (!/^\d{1,9}$/.test(values.seed))
       return `--seed is a whole number of at most nine digits, received ${values.seed}`;
-    const out = path.resolve(values.out ?? `bench/results/overload${grid === 'quick' ? '/quick' : ''}`);
-    return { grid, seed: Number(values.seed), out, resume: values.resume || values.report, report: values.report };
+    const usual = path.join(import.meta.dirname, grid === 'quick' ? '../.cache/overload' : '../results/overload');
+    const out = path.resolve(values.out ?? usual);
+    const resume = values.resume || values.report;
+    const anew = grid === 'quick' && values.out === undefined && !resume;
+    return { grid, seed: Number(values.seed), out, anew, resume, report: values.report };
   } catch (error) {
     return (error as Error).message;
   }
@@ -119,6 +125,7 @@ function commandOf({ grid, seed, out }: Asked): string {
 async function play(asked: Asked, signal: AbortSignal): Promise<number> {
   const cores = availableParallelism();
   const grid = gridOf(asked.grid, cores);
+  if (asked.anew) await rm(asked.out, { recursive: true, force: true });
   const { folder, head } = await openFolder(
     asked.out,
     { grid: asked.grid, seed: asked.seed, cores },

@@ -113,7 +113,12 @@ export const hypotheses: readonly Hypothesis[] = [
   {
     id: 'H10',
     sentence: 'After an overload, the queue drains at 0.95 of the capacity or more.',
-    judge: (cells) => atLeast(0.95, ofCapacity(cells, 'drainPerSecond'), 'of the capacity'),
+    judge: (cells) =>
+      atLeast(
+        0.95,
+        each(cells, () => true, 'ofCapacity.drain'),
+        'of the capacity',
+      ),
   },
   {
     id: 'H11',
@@ -249,43 +254,26 @@ const capacityOf = (cell: CellSummary): number | null => figureOf(cell.figures, 
 /** At the highest load: by then every child has had its largest picture. */
 const childrenOf = (cell: CellSummary): number | null => figureOf(cell.loads.at(-1)?.figures, 'memory.childrenMiB');
 
-function quotients(
-  cells: readonly CellSummary[],
-  which: (load: number) => boolean,
-  quotient: (cell: CellSummary, figures: Figures) => number | null,
-): readonly Value[] {
-  return cells.flatMap((cell) =>
-    cell.loads
-      .filter(({ load }) => which(load))
-      .flatMap(({ load, figures }) => {
-        const value = quotient(cell, figures);
-        return value === null ? [] : [{ of: `${cell.id} at ${load}`, value }];
-      }),
-  );
-}
-
 const divided = (one: number | null, other: number | null): number | null =>
   one === null || other === null || other === 0 ? null : one / other;
 
+/** In shares of the capacity. */
 function throughput(
   cells: readonly CellSummary[],
   which: (load: number) => boolean,
   perCoreLeft: boolean,
 ): readonly Value[] {
-  return quotients(cells, which, (cell, figures) => {
-    const share = divided(figureOf(figures, 'readyPerSecond'), capacityOf(cell));
-    if (share === null || !perCoreLeft) return share;
-    const taken = (figureOf(figures, 'shares.load') ?? 0) + (figureOf(figures, 'shares.watcher') ?? 0);
-    return share / (1 - taken);
-  });
-}
-
-const ofCapacity = (cells: readonly CellSummary[], name: string): readonly Value[] =>
-  quotients(
-    cells,
-    () => true,
-    (cell, figures) => divided(figureOf(figures, name), capacityOf(cell)),
+  return cells.flatMap(({ id, loads }) =>
+    loads
+      .filter(({ load }) => which(load))
+      .flatMap(({ load, figures }) => {
+        const share = figureOf(figures, 'ofCapacity.ready');
+        if (share === null) return [];
+        const taken = (figureOf(figures, 'shares.load') ?? 0) + (figureOf(figures, 'shares.watcher') ?? 0);
+        return [{ of: `${id} at ${load}`, value: perCoreLeft ? share / (1 - taken) : share }];
+      }),
   );
+}
 
 function ratios(pairs: readonly Pair[], figure: (cell: CellSummary) => number | null): readonly Value[] {
   return pairs.flatMap(({ one, other, alike }) => {

@@ -133,17 +133,22 @@ const three = (figures: Figures, name: string): string =>
   ['p50', 'p95', 'p99'].map((p) => text(figureOf(figures, `${name}.${p}`))).join(' / ');
 
 function loadRows(cells: readonly CellSummary[]): readonly (readonly string[])[] {
-  return cells.flatMap(({ cell, loads, figures: own, backlogMax }) =>
+  return cells.flatMap(({ cell, loads, backlogMax }) =>
     loads.map(({ load, figures }) => {
       const of = (name: string) => figureOf(figures, name);
-      const capacity = figureOf(own, 'capacityPerSecond');
-      const ready = of('readyPerSecond');
       const [sent, refused, oldest, share] = ['taken.sent', 'taken.refusals.count', 'lag.ageMsMax', 'shares.load'].map(
         of,
       );
       return [
-        ...[cell.broker, settingText(cell.setting), cell.size, String(load), text(of('offeredPerSecond')), text(ready)],
-        text(ready === null || capacity === null ? null : ready / capacity),
+        ...[
+          cell.broker,
+          settingText(cell.setting),
+          cell.size,
+          String(load),
+          text(of('offeredPerSecond')),
+          text(of('readyPerSecond')),
+        ],
+        text(of('ofCapacity.ready')),
         sent && refused !== null && refused !== undefined ? `${text((100 * refused) / sent)} %` : '–',
         ...[
           three(figures, 'taken.readyMs'),

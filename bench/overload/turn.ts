@@ -49,6 +49,8 @@ export interface PlayedLoad {
   readonly readyPerSecond: number | null;
   /** From the end of the load until the queue was empty. */
   readonly drainPerSecond: number | null;
+  /** Both as shares of the capacity that was measured in the same turn: a machine that changes between turns changes neither. */
+  readonly ofCapacity: { readonly ready: number | null; readonly drain: number | null };
   readonly taken: Taken;
   readonly kept: Kept;
   readonly lag: Lag;
@@ -265,15 +267,16 @@ async function playLoad(stage: Stage, offered: Offered, around: Around): Promise
     (shares.api + shares.worker + shares.children + shares.postgres + shares.broker) *
     around.cores *
     (after.atMs - before.atMs);
+  const moments = readyMoments(fates);
+  const ready = ratePerSecond(moments, played.beganAt + around.grid.times.warmMs, played.beganAt + loadMs);
+  const drain = load > 1 ? drainRate(played, fates, { cell, loadMs }) : null;
+  const share = (rate: number | null) => (rate === null ? null : rounded(rate / closed.perSecond));
   return {
     load,
     offeredPerSecond: rounded(load * closed.perSecond),
-    readyPerSecond: ratePerSecond(
-      readyMoments(fates),
-      played.beganAt + around.grid.times.warmMs,
-      played.beganAt + loadMs,
-    ),
-    drainPerSecond: load > 1 ? drainRate(played, fates, { cell, loadMs }) : null,
+    readyPerSecond: ready,
+    drainPerSecond: drain,
+    ofCapacity: { ready: share(ready), drain: share(drain) },
     taken,
     ofBound: {
       depth: rounded(lag.depthMax / backlogMax),

@@ -27,14 +27,15 @@ describe('the fraction of the grid', () => {
     assert.equal(counts(cells, ({ size, broker }) => `${size} ${broker}`).size, sizes.length * 2);
   });
 
-  test('has deliveries held ahead beside none on the same broker at every size', () => {
-    const [, all, , ahead] = settingsFor(2);
+  test('has twice as many renders, and deliveries held ahead, beside neither on the same broker at every size', () => {
+    const [, all, twice, ahead] = settingsFor(2);
     const places = (setting: typeof all) =>
       loadsOf('fractional')
         .filter((cell) => settingText(cell.setting) === settingText(setting))
         .map(({ broker, size }) => `${broker} ${size}`)
         .sort();
     assert.deepEqual(places(ahead), places(all));
+    assert.deepEqual(places(twice), places(all));
   });
 
   test('is offered from half to ten times the capacity, three times over', () => {

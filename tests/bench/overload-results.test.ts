@@ -48,6 +48,7 @@ function loadOf(load: number, capacity: number, rest: Partial<PlayedLoad> = {}):
       others: 0.02,
     },
     ofBound: { depth: refused ? 1 : 0.1, wait: refused ? 1 : 0.1 },
+    ofCapacity: { ready: Math.min(load, 1), drain: refused ? 1 : null },
     ...{ readPerRefusal: refused ? 1000 : null, cpuMsPerReady: 90 },
     queue: [0, 1, 2].map((at) => ({ atMs: at * 200, queued: at, processing: 1, oldestMs: at * 10 })),
     ...rest,
@@ -143,12 +144,12 @@ describe('the hypothesis', () => {
 
   test('is refuted by a single cell that does otherwise, which is named', () => {
     const spoilt: readonly [string, Partial<PlayedLoad>][] = [
-      ['H2', { readyPerSecond: 7.8 }],
+      ['H2', { ofCapacity: { ready: 0.78, drain: 1 } }],
       ['H3', { taken: { ...loadOf(10, 10).taken, acceptMs: even(251) } }],
       ['H6', { readPerRefusal: 300_000 }],
       ['H8', { ofBound: { depth: 1.01, wait: 1 } }],
       ['H9', { ofBound: { depth: 1, wait: 1.3 } }],
-      ['H10', { drainPerSecond: 9 }],
+      ['H10', { ofCapacity: { ready: 1, drain: 0.9 } }],
       ['H11', { kept: { ...loadOf(10, 10).kept, lost: ['an id'] } }],
       ['H12', { kept: { ...loadOf(10, 10).kept, ringsPerJob: 1.1 } }],
     ];
@@ -165,7 +166,7 @@ describe('the hypothesis', () => {
 
   test('allows a share of the cores to the load before it compares what is left', () => {
     const busy = { ...loadOf(10, 10).shares, load: 0.3, watcher: 0 };
-    const loads = [loadOf(10, 10, { readyPerSecond: 6, shares: busy })];
+    const loads = [loadOf(10, 10, { ofCapacity: { ready: 0.6, drain: 1 }, shares: busy })];
     assert.equal(judge('H2', summaryOf(repeatsOf(cellOf(), [10, 10, 10], { loads }))).verdict, 'holds');
   });
 
@@ -213,7 +214,18 @@ describe('the charts', () => {
       .flatMap((cell) => repeatsOf(cell, [9, 10, 11]));
     const machine = { cpu: '', cores, memoryMiB: 0, system: '', kernel: '', fileSystem: '' };
     const names = charts(summaryOf(turns), { turns, machine }).map(({ name }) => name);
-    for (const name of ['throughput', 'ready', 'accepted', 'refusals', 'depth', 'age', 'cpu', 'memory', 'settings']) {
+    for (const name of [
+      'throughput',
+      'ready',
+      'accepted',
+      'refusals',
+      'depth',
+      'age',
+      'cpu',
+      'memory',
+      'capacity',
+      'quiet',
+    ]) {
       assert.ok(names.includes(name), name);
     }
     assert.deepEqual(charts([], { turns: [], machine }), []);
