@@ -7,7 +7,7 @@
 import { randomUUID } from 'node:crypto';
 import { newId, newTraceparent } from '../../src/ids.ts';
 import { attemptPrefix, stagingKey, variantNames } from '../../src/pipeline/attachment.ts';
-import type { Attempt } from '../../src/pipeline/job.ts';
+import type { Attempt, Ring } from '../../src/pipeline/job.ts';
 import type { NewAttachment, Result, Store } from '../../src/pipeline/store.ts';
 import { migrate } from '../../src/postgres/migrate.ts';
 import { createPool, type Pool } from '../../src/postgres/pool.ts';
@@ -213,7 +213,7 @@ function newUpload(ownerId: string, startedAt: string): NewAttachment {
 
 const takeDue = (store: Store) => store.takeDue({ limit: batch, window: 1_000, takenMs: 10_000 });
 
-async function markRung(store: Store, ring: { jobId: string; ring: number } | undefined): Promise<void> {
+async function markRung(store: Store, ring: Ring | undefined): Promise<void> {
   if (ring) await store.markRung(ring, { baseMs: 30_000, capMs: 60_000, jitter: 1 });
 }
 
