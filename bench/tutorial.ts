@@ -35,14 +35,23 @@ const redisWords = {
   memory: ['--appendonly', 'no', '--save', '3600 1 300 100 60 10000'],
 } as const;
 
-export async function openTutorial(scope: Scope, keeps: keyof typeof redisWords = 'file'): Promise<Tutorial> {
+export interface TutorialOptions {
+  readonly redis?: keyof typeof redisWords;
+  readonly encoders?: Ground['encoders'];
+}
+
+/** Starts it and waits until it takes uploads and jobs. */
+export async function openTutorial(
+  scope: Scope,
+  { redis: keeps = 'file', encoders = 'ours' }: TutorialOptions = {},
+): Promise<Tutorial> {
   const dir = await mkdtemp(path.join(tmpdir(), 'skrepka-bench-tutorial-'));
   onEnd(scope, () => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
   const postgres = await startPostgres(scope);
   const redis = await startValkey(scope, { words: redisWords[keeps] });
   const { url: databaseUrl } = await postgres.create();
   await createUploads(databaseUrl);
-  const ground = { databaseUrl, redisUrl: redis.url, dir, port: 0 };
+  const ground = { databaseUrl, redisUrl: redis.url, dir, port: 0, encoders };
   const api = keepProcess(scope, 'express-multer.ts');
   const worker = keepProcess(scope, 'express-multer-worker.ts');
   let url = await api.start(ground);

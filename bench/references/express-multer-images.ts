@@ -8,6 +8,8 @@ export interface Ground {
   readonly dir: string;
   /** Of the API; 0 takes a free one. */
   readonly port: number;
+  /** Of the worker. `ours`: those of our recipe. `plain`: qualities only, as tutorials write it. */
+  readonly encoders: 'ours' | 'plain';
 }
 
 /** What a job carries. */

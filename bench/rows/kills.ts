@@ -93,9 +93,9 @@ interface Victim<Part extends string> {
   start(part: Part): Promise<void>;
 }
 
-function openTheirs(keeps: 'file' | 'memory') {
+function openTheirs(redis: 'file' | 'memory') {
   return async (scope: Scope): Promise<Victim<TutorialPart>> => {
-    const { databaseUrl, upload, kill, start } = await openTutorial(scope, keeps);
+    const { databaseUrl, upload, kill, start } = await openTutorial(scope, { redis });
     return { databaseUrl, table: 'uploads', upload, kill, start };
   };
 }

@@ -7,11 +7,12 @@ import { missingPictures, type Picture, pictures } from '../pictures.ts';
 import { openProduct } from '../product.ts';
 import { once } from '../references/uploads.ts';
 import type { Figures, Row } from '../row.ts';
-import { openTutorial } from '../tutorial.ts';
+import { openTutorial, type Tutorial } from '../tutorial.ts';
 import { cpuMsOf, percentile } from '../usage.ts';
 
 const ours = 'Skrepka';
 const tutorial = 'Express, multer, BullMQ, sharp';
+const plain = 'the same with sharp left to itself';
 /** More than the cores can render, so that every worker is busy from the first second to the last picture. */
 const everyMs = 1000 / (4 * availableParallelism());
 
@@ -21,6 +22,7 @@ export const row: Row = {
   about:
     'Mixed pictures sent as forms, four a second and core, until all are ready: the product as it is shipped against Express 5, multer to disk, BullMQ on ' +
     'Redis and a worker with one job a core that makes the same three variants with the same settings by three sharp pipelines from the file. ' +
+    'It runs once with our settings of the encoders, for which the goals are, and once as tutorials write it, with qualities alone, which is told. ' +
     'Theirs has no accounts, limits, digests, checks of what was stored, or fsync of files; its Redis has an append-only file flushed every second.',
   rounds: 5,
   missing: () => missingPictures() ?? (available() ? null : installCommand),
@@ -29,14 +31,9 @@ export const row: Row = {
     const work = quick ? mix.slice(0, 12) : [...mix, ...mix];
     const product = await openProduct(scope);
     const user = await product.user();
-    const theirs = await openTutorial(scope);
     const sides: { readonly [name: string]: Service } = {
-      [tutorial]: {
-        databaseUrl: theirs.databaseUrl,
-        table: 'uploads',
-        roots: () => theirs.roots,
-        upload: theirs.upload,
-      },
+      [tutorial]: serviceOf(await openTutorial(scope)),
+      [plain]: serviceOf(await openTutorial(scope, { encoders: 'plain' })),
       [ours]: {
         databaseUrl: product.databaseUrl,
         table: 'attachments',
@@ -49,6 +46,7 @@ export const row: Row = {
     };
     for (const side of Object.values(sides)) await serve(side, mix.slice(0, 4));
     const compared = { ours, reference: tutorial } as const;
+    const comparedPlain = { ours, reference: plain } as const;
     return {
       sides: Object.entries(sides).map(([name, side]) => ({ name, run: () => serve(side, work) })),
       ratios: [
@@ -56,6 +54,13 @@ export const row: Row = {
         { ...compared, name: 'p95 of the answer under load', figure: 'p95Ms', goal: { atMost: 0.2 }, kind: 'wall' },
         { ...compared, name: 'p50 of the answer under load', figure: 'p50Ms', kind: 'wall' },
         { ...compared, name: 'CPU per picture, servers included', figure: 'cpuMs', kind: 'cpu' },
+        {
+          ...comparedPlain,
+          name: 'pictures ready per second, sharp left to itself',
+          figure: 'perSecond',
+          kind: 'wall',
+        },
+        { ...comparedPlain, name: 'CPU per picture, sharp left to itself', figure: 'cpuMs', kind: 'cpu' },
       ],
       bounds: [],
     };
@@ -68,6 +73,10 @@ interface Service {
   readonly table: 'uploads' | 'attachments';
   roots(): readonly number[];
   upload(picture: Picture): Promise<string | null>;
+}
+
+function serviceOf(theirs: Tutorial): Service {
+  return { databaseUrl: theirs.databaseUrl, table: 'uploads', roots: () => theirs.roots, upload: theirs.upload };
 }
 
 async function serve(service: Service, work: readonly Picture[]): Promise<Figures> {
