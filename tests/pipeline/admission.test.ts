@@ -86,9 +86,10 @@ describe('a repeat', () => {
     assert.throws(() => door.repeat('eve'), { code: 'overloaded' });
     for (const end of [...ends, ...ends]) end();
     leave(null);
-    // The store was asked for bob alone.
+    // The store was asked for bob alone, and an end that came twice has made no room that is not there.
     assert.equal(door.world.arrivals, 1);
-    (await door.enter('ada', 1)).leave(null);
+    for (const user of ['ada', 'bob', 'eve']) door.repeat(user);
+    assert.throws(() => door.repeat('dan'), { code: 'overloaded' });
   });
 });
 
