@@ -2,18 +2,20 @@
  * A database in which so many uploads have happened: rows made by SQL, as the product leaves them.
  *
  * Of the jobs one in ten waits, at most a full backlog (`MAX_BACKLOG`), as if they had come ten a second until now; four are being worked
- * on; all others ended over the last 30 days, 96 % succeeded, 2 % failed and 2 % cancelled with their attachment. Owners grow with the
- * square root of the jobs, so both more people and more uploads of each are in a larger table.
+ * on; all others ended over the last 30 days, 96 % succeeded, 2 % failed and 2 % cancelled with their attachment. There is an owner for
+ * every 50 jobs, at most 2,000: each has five jobs waiting, whatever the size, because that is another matter than the table's size.
  */
 import type { Db, Pool } from '../src/postgres/pool.ts';
 
+const jobsPerOwner = 50;
+const ownersMax = 2_000;
 const backlogMax = 10_000;
 const processing = 4;
 const chunk = 50_000;
 
 /** Ids of those who own the uploads. Takes about four minutes for a million. */
 export async function fillTable(pool: Pool, jobs: number, say: (line: string) => void): Promise<readonly string[]> {
-  const owners = await addOwners(pool, Math.max(2, Math.round(Math.sqrt(jobs) / 5)));
+  const owners = await addOwners(pool, Math.min(ownersMax, jobs / jobsPerOwner));
   const client = await pool.connect();
   try {
     // The rows are right by their making: neither foreign keys nor the disk are asked for each.
@@ -61,8 +63,8 @@ async function addRows(db: Db, { from, to, jobs, owners }: Chunk): Promise<void>
          case
            when n > $3::int - $4::int then 'queued'
            when n > $3::int - $4::int - $6::int then 'processing'
-           when n % 50 = 1 then 'failed'
-           when n % 50 = 2 then 'cancelled'
+           when n % 47 = 1 then 'failed'
+           when n % 47 = 2 then 'cancelled'
            else 'succeeded'
          end as state
        from generate_series($1::int, $2::int) n
