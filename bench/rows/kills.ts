@@ -36,7 +36,7 @@ export const row: Row = {
   title: 'Accepted and lost under one SIGKILL of each process',
   about:
     'Pictures arrive all the time; one process after the other is killed in the middle of its work and started again a second later; nobody sends a picture ' +
-    'again. Lost is what was answered with 202 and is not ready when two minutes have brought nothing more. The reference is that of the row `service`, whose Redis keeps a file as ' +
+    'again. Lost is what was answered with 202 and is not ready when two minutes have brought nothing more. The reference is that of the row `whole`, whose Redis keeps a file as ' +
     'BullMQ advises; Redis as its image starts it, which tutorials do, keeps none and is killed once as well.',
   rounds: 1,
   missing: () => missingPictures() ?? (available() ? null : installCommand),

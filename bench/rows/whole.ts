@@ -17,7 +17,7 @@ const plain = 'the same with sharp left to itself';
 const everyMs = 1000 / (4 * availableParallelism());
 
 export const row: Row = {
-  name: 'service',
+  name: 'whole',
   title: 'The whole service: pictures made ready per second, and answers under load',
   about:
     'Mixed pictures sent as forms, four a second and core, until all are ready: the product as it is shipped against Express 5, multer to disk, BullMQ on ' +
