@@ -124,7 +124,7 @@ async function playFlood(stage: Stage, { capacityPerSecond, picture, times, seed
     url,
     tokens: stage.tokens,
     picture,
-    play: { kind: 'open', arrivals },
+    play: { kind: 'open', arrivals, durationMs: times.floodMs },
   });
   return { sent, risenAt: beganAt + risenMs };
 }
@@ -139,7 +139,14 @@ async function playBurst(stage: Stage, { capacityPerSecond, picture, times, seed
     patient: true,
   }));
   const { url } = stage.product;
-  return (await stage.load.play({ url, tokens: stage.tokens, picture, play: { kind: 'open', arrivals } })).sent;
+  return (
+    await stage.load.play({
+      url,
+      tokens: stage.tokens,
+      picture,
+      play: { kind: 'open', arrivals, durationMs: times.burstMs },
+    })
+  ).sent;
 }
 
 export function patienceOf(sent: readonly Sent[], fates: ReadonlyMap<string, Fate>): Patience {

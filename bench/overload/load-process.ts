@@ -29,9 +29,9 @@ export interface Wish {
   readonly url: string;
   readonly tokens: readonly string[];
   readonly picture: string;
-  /** Closed: so many clients, each with one upload under way until it is ready. */
+  /** Closed: so many clients, each with one upload under way until it is ready. Open: it lasts that long also when nobody comes any more. */
   readonly play:
-    | { readonly kind: 'open'; readonly arrivals: readonly Arrival[] }
+    | { readonly kind: 'open'; readonly arrivals: readonly Arrival[]; readonly durationMs: number }
     | { readonly kind: 'closed'; readonly clients: number; readonly durationMs: number };
 }
 
@@ -119,7 +119,7 @@ async function play(wish: Wish): Promise<Played> {
   try {
     const sent =
       wish.play.kind === 'open'
-        ? await playOpen(wish.play.arrivals, beganAt, send)
+        ? await playOpen(wish.play, beganAt, send)
         : await playClosed(wish, wish.play, { agent, beganAt, send });
     return { beganAt, endedAt: nowMs(), sent };
   } finally {
@@ -129,7 +129,11 @@ async function play(wish: Wish): Promise<Played> {
 
 type Send = (user: number, expect: boolean) => Promise<{ sha256: string; size: number; last: Try }>;
 
-async function playOpen(arrivals: readonly Arrival[], beganAt: number, send: Send): Promise<readonly Sent[]> {
+async function playOpen(
+  { arrivals, durationMs }: { readonly arrivals: readonly Arrival[]; readonly durationMs: number },
+  beganAt: number,
+  send: Send,
+): Promise<readonly Sent[]> {
   const running: Promise<Sent>[] = [];
   for (const arrival of arrivals) {
     const intendedAt = beganAt + arrival.atMs;
@@ -138,6 +142,7 @@ async function playOpen(arrivals: readonly Arrival[], beganAt: number, send: Sen
     if (earlyMs > 1) await pause(earlyMs - 0.5);
     running.push(playArrival(arrival, intendedAt, send));
   }
+  await pause(Math.max(0, beganAt + durationMs - nowMs()));
   return await Promise.all(running);
 }
 

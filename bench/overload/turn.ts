@@ -110,8 +110,8 @@ export function doubtsAbout(
 }
 
 const users = 10;
-/** No cell has fewer places than this: a backlog of two would be all noise. */
-const backlogLeast = 8;
+/** No cell has fewer places than this: the closed loop has to fit. */
+const backlogLeast = 12;
 
 /** The capacity without a bound of ours: closed loop on a product of its own. */
 export async function playProbe(cell: Cell, around: Around): Promise<Probe> {
@@ -207,8 +207,11 @@ interface Closed {
   readonly besidesBytes: number;
 }
 
-/** Enough clients that the worker always finds a delivery: what it holds, as much again, and two on their way. */
-const clientsFor = ({ setting }: Cell): number => 2 * setting.concurrency + setting.prefetch + 2;
+/**
+ * As few clients as leave no slot idle: one in every slot, and four whose uploads wait or are on their way. More would meet `MAX_BACKLOG`
+ * where pictures are large, because admission counts what it let in within the last second as waiting still.
+ */
+const clientsFor = ({ setting }: Cell): number => setting.concurrency + 4;
 
 async function playClosed(stage: Stage, cell: Cell, durationMs: number, around: Around): Promise<Closed> {
   const { warmMs } = around.grid.times;
@@ -254,7 +257,7 @@ async function playLoad(stage: Stage, offered: Offered, around: Around): Promise
     url: stage.product.url,
     tokens: stage.tokens,
     picture: around.pictures[cell.size],
-    play: { kind: 'open', arrivals },
+    play: { kind: 'open', arrivals, durationMs: loadMs },
   });
   const after = await spentBy(stage.cast);
   await stage.untilDrained();

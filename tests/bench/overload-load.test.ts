@@ -120,7 +120,7 @@ describe('an open loop', () => {
       url,
       tokens: ['token'],
       picture,
-      play: { kind: 'open', arrivals: arrivals(20) },
+      play: { kind: 'open', arrivals: arrivals(20), durationMs: 50 },
     });
     assert.equal(played.sent.length, 20);
     assert.ok(played.sent.every(({ tries }) => tries.length === 1 && tries[0]?.status === 202));
@@ -137,7 +137,7 @@ describe('an open loop', () => {
       accept(response, `id ${digests.length}`);
     });
     const picture = await pictureOf(t, Buffer.from('picture'));
-    const play = { kind: 'open', arrivals: arrivals(5) } as const;
+    const play = { kind: 'open', arrivals: arrivals(5), durationMs: 50 } as const;
     const { beganAt, sent } = await openLoad(t).play({ url, tokens: ['token'], picture, play });
     assert.deepEqual(
       sent.map(({ intendedAt }) => Math.round(intendedAt - beganAt)),
@@ -145,6 +145,13 @@ describe('an open loop', () => {
     );
     assert.equal(new Set(digests).size, 5);
     assert.deepEqual(new Set(sent.map(({ sha256 }) => sha256)), new Set(digests));
+  });
+
+  test('lasts as long as it is asked to, also when nobody comes any more', async (t) => {
+    const picture = await pictureOf(t, Buffer.from('picture'));
+    const play = { kind: 'open', arrivals: [], durationMs: 80 } as const;
+    const { beganAt, endedAt } = await openLoad(t).play({ url: 'http://127.0.0.1:1', tokens: [], picture, play });
+    assert.ok(endedAt - beganAt >= 79, `${endedAt - beganAt} ms`);
   });
 
   test('comes back when told to where it is patient, and not where it is not', async (t) => {
@@ -157,13 +164,13 @@ describe('an open loop', () => {
     });
     const picture = await pictureOf(t, Buffer.from('picture'));
     const load = openLoad(t);
-    const once = { kind: 'open', arrivals: arrivals(1) } as const;
+    const once = { kind: 'open', arrivals: arrivals(1), durationMs: 50 } as const;
     const [impatient] = (await load.play({ url, tokens: ['token'], picture, play: once })).sent;
     assert.deepEqual(
       impatient?.tries.map(({ status }) => status),
       [503],
     );
-    const again = { kind: 'open', arrivals: arrivals(1, { patient: true }) } as const;
+    const again = { kind: 'open', arrivals: arrivals(1, { patient: true }), durationMs: 50 } as const;
     const [patient] = (await load.play({ url, tokens: ['token'], picture, play: again })).sent;
     assert.deepEqual(
       patient?.tries.map(({ status }) => status),
