@@ -117,7 +117,8 @@ function understand(): Asked | string {
 }
 
 function commandOf({ grid, seed, out }: Asked): string {
-  const where = path.relative(process.cwd(), out);
+  const near = path.relative(process.cwd(), out);
+  const where = near.startsWith('..') ? out : near;
   const what = grid === 'quick' ? '--quick' : `--grid ${grid}`;
   return `npm run experiment:overload -- ${what} --seed ${seed} --out ${where}`;
 }

@@ -67,9 +67,14 @@ describe('an upload', () => {
   });
 
   test('that asks first and is refused has sent nothing', async (t) => {
-    const url = await startServer(t, (_, response) => refuse(response));
+    let expected: string | undefined;
+    const url = await startServer(t, (request, response) => {
+      expected = request.headers.expect;
+      refuse(response);
+    });
     const body = [Buffer.alloc(largeBytes)];
     const sent = await sendUpload({ url: new URL(url), agent: openAgent(t), headers: {}, body, expect: true });
+    assert.equal(expected, '100-continue');
     assert.deepEqual([sent.status, sent.code, sent.retryAfterSeconds, sent.bodyBytes], [503, 'overloaded', 7, 0]);
   });
 
