@@ -23,6 +23,10 @@ test('a database that cannot be started again is tried until it can be, while al
   assert.ok(childWith(started, 'worker'));
   await rename(`${inPlace}.away`, inPlace);
   await until('it is ready again', () => isReady(url));
+  // One end, however many tries, with a pause between them.
+  const ends = linesOf(started).filter(({ text }) => text === 'PostgreSQL ended unexpectedly; starting it again');
+  assert.equal(ends.length, 1);
+  assert.ok(tries().length < 20, `${tries().length} tries`);
   assert.equal((await post(`${url}/v1/users`, { handle: 'somebody', password: 'long enough 1' })).status, 201);
   assert.equal(await started.ctrlC(), 0);
 });
