@@ -26,7 +26,7 @@ export const noiseLimits = {
   othersShare: 0.12,
 } as const;
 
-const rounds = 3;
+const rounds = 5;
 const loopTimes = 60_000_000;
 const fsyncs = 60;
 const fsyncBytes = 4096;
