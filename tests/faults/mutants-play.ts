@@ -14,7 +14,7 @@ import type { Found } from './player.ts';
 
 const root = path.resolve(import.meta.dirname, '../..');
 /** What a mutant may take at most. */
-const most = { seeds: 600, sequences: 12, verbs: 120 };
+const most = { seeds: 600, sequences: 36, verbs: 120 };
 
 export interface Verdict {
   readonly mutant: Mutant;

@@ -142,12 +142,16 @@ function createThings(choices: Choices) {
     return pick(between(0, 1) === 0 && jobs.some(isFocused) ? jobs.filter(isFocused) : jobs)?.id ?? newId();
   }
 
-  /** The attempt that runs, or one that ran: best of all a zombie, whose successor runs. */
-  function attempt(): Attempt | null {
+  function learnAttempts(): void {
     for (const { id: of, attachmentId: on, version, fence, attemptId } of tables.jobs.values()) {
       if (attemptId === null || attempts.some((one) => one.attemptId === attemptId)) continue;
       attempts.push({ jobId: of, attachmentId: on, version, fence, attemptId });
     }
+  }
+
+  /** The attempt that runs, or one that ran: best of all a zombie, whose successor runs. */
+  function attempt(): Attempt | null {
+    learnAttempts();
     const isLast = (one: Attempt) => tables.jobs.get(one.jobId)?.attemptId === one.attemptId;
     const runs = (one: Attempt) => tables.jobs.get(one.jobId)?.state === 'processing';
     const zombies = attempts.filter((one) => runs(one) && !isLast(one));
@@ -196,10 +200,15 @@ function createThings(choices: Choices) {
     return { id, key, passes };
   };
   const keysOf = (id: string) => tables.attachments.get(id)?.variants.map(({ key }) => key) ?? [];
-  const anyKeys = () => [
-    ...[...tables.attachments.values()].flatMap((row) => [row.stagingKey, row.originalKey ?? 'staging/none']),
-    ...attempts.map((one) => `${attemptPrefix(one.attachmentId, one.version, one.fence, one.attemptId)}thumbnail.jpg`),
-  ];
+  const anyKeys = () => {
+    learnAttempts();
+    return [
+      ...[...tables.attachments.values()].flatMap((row) => [row.stagingKey, row.originalKey ?? 'staging/none']),
+      ...attempts.map(
+        (one) => `${attemptPrefix(one.attachmentId, one.version, one.fence, one.attemptId)}thumbnail.jpg`,
+      ),
+    ];
+  };
 
   const rebuildBy = (id: string, keys: readonly string[]): Next => ({ verb: 'rebuild', args: [id, { keys, who }] });
 
@@ -230,7 +239,8 @@ const plain = {
   }),
   retireAll: (): Next => plain.retireAfter(0, 1_000),
   reprocessOf: (id: string): Next => ({ verb: 'reprocess', args: [id, { version: 2, who }] }),
-  takeAll: (): Next => ({ verb: 'takeDue', args: [{ limit: 1_000, window: 1_000, takenMs: 2 * unitMs }] }),
+  /** For so long that none is due by itself when the next verb comes. */
+  takeAll: (): Next => ({ verb: 'takeDue', args: [{ limit: 1_000, window: 1_000, takenMs: 9 * unitMs }] }),
   markOf: (ofJob: string, ring: number): Next => ({
     verb: 'markRung',
     args: [

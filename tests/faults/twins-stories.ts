@@ -33,7 +33,7 @@ export interface Makers {
 
 export function createStories(makers: Makers): { next(): readonly Chapter[] } {
   const stories = [
-    ...[zombie(makers), zombie(makers), late(makers), lostMessage(makers), staleMark(makers)],
+    ...[zombie(makers), zombie(makers), late(makers), lostMessage(makers), staleMark(makers), staleMark(makers)],
     ...[overtaken(makers), tooOld(makers), sourceGone(makers)],
     ...[deletedUnder(makers), deletedAfter(makers)],
   ];
@@ -131,13 +131,14 @@ function lostMessage({ tables, pick, takeAll, markOf, ringAllAgain }: Makers): (
   };
 }
 
-/** A bell is hastened, or even taken again, before the first relay that took it has its confirmation. */
-function staleMark({ tables, pick, takeAll, markOf, ringAllAgain }: Makers): () => Chapter[] {
+/** A job is claimed, its bell hastened or even taken again, before the first relay that took it has its confirmation. */
+function staleMark({ tables, pick, claimOf, takeAll, markOf, ringAllAgain }: Makers): () => Chapter[] {
   return () => {
     const job = pick([...tables.jobs.values()].filter((one) => one.ringAt !== null && one.ringAt <= tables.nowMs()));
     if (!job) return [];
     const rung = () => markOf(job.id, job.rings);
     return pick([
+      [takeAll, () => claimOf(job.id), rung],
       [takeAll, ringAllAgain, rung],
       [takeAll, ringAllAgain, takeAll, () => markOf(job.id, job.rings - 1)],
     ]);
