@@ -180,6 +180,7 @@ async function playRow(
     load: { before, during },
     ratios: measured.ratios.map((ratio) => judgeRatio(ratio, rounds, { quick })),
     bounds: measured.bounds.map((bound) => judgeBound(bound, rounds, { quick })),
+    ...(measured.notes ? { notes: measured.notes } : {}),
     rounds,
   };
 }

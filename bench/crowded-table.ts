@@ -11,7 +11,7 @@ const jobsPerOwner = 50;
 const ownersMax = 2_000;
 const backlogMax = 10_000;
 const processing = 4;
-const chunk = 50_000;
+const chunk = 20_000;
 
 /** Ids of those who own the uploads. Takes about four minutes for a million. */
 export async function fillTable(pool: Pool, jobs: number, say: (line: string) => void): Promise<readonly string[]> {
@@ -21,9 +21,11 @@ export async function fillTable(pool: Pool, jobs: number, say: (line: string) =>
     // The rows are right by their making: neither foreign keys nor the disk are asked for each.
     await client.query('set session_replication_role = replica');
     await client.query('set synchronous_commit = off');
+    await client.query('set statement_timeout = 0');
     for (let from = 1; from <= jobs; from += chunk) {
       await addRows(client, { from, to: Math.min(jobs, from + chunk - 1), jobs, owners });
-      if (jobs > chunk) say(`${Math.min(jobs, from + chunk - 1)} of ${jobs} jobs are in the table`);
+      if (from % (5 * chunk) === 1 && jobs > chunk)
+        say(`${Math.min(jobs, from + chunk - 1)} of ${jobs} jobs are in the table`);
     }
   } finally {
     client.release(true);

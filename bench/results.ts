@@ -26,6 +26,7 @@ export interface RowResult {
   readonly versions: Versions;
   readonly ratios: readonly JudgedRatio[];
   readonly bounds: readonly JudgedBound[];
+  readonly notes?: readonly string[];
   /** All raw figures, in the order of play. */
   readonly rounds: readonly Round[];
 }
@@ -152,9 +153,10 @@ function metText({ verdict, gate }: Judged): string {
 }
 
 function rowParts(result: RowResult): string[] {
-  const { row, title, about } = result;
+  const { row, title, about, notes = [] } = result;
   const chart = chartOf(result) === null ? [] : [`![${title}](${row}.svg)`];
-  return [`### ${row}: ${title}`, about, ...chart];
+  const told = notes.length === 0 ? [] : [notes.map((note) => `- ${note}`).join('\n')];
+  return [`### ${row}: ${title}`, about, ...chart, ...told];
 }
 
 function placeLine({ row, startedAt, seconds, tree, machine, load, versions }: RowResult): string[] {

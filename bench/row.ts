@@ -46,6 +46,8 @@ export interface Measured {
   readonly sides: readonly Side[];
   readonly ratios: readonly Ratio[];
   readonly bounds: readonly Bound[];
+  /** Lines for readers of the results, below the row: what figures cannot say. */
+  readonly notes?: readonly string[];
 }
 
 export interface Row {

@@ -54,7 +54,6 @@ export const row: Row = {
     const largest = all.at(-1);
     if (!largest) throw new Error('Expected a table, made none');
     const plans = await plansOf(largest);
-    for (const line of plans.lines) say(line);
     return {
       sides: all.map((table) => ({
         name: nameOf(table.jobs),
@@ -62,6 +61,7 @@ export const row: Row = {
       })),
       ratios: played.slice(1).flatMap(ratiosOf),
       bounds: quick ? [] : boundsOf(nameOf(largest.jobs)),
+      notes: plans.lines,
     };
   },
 };
