@@ -78,7 +78,7 @@ export interface Load {
   readonly queued: number;
   /** Bytes of originals that are still to be published. Failed ones are kept for a replay and do not count: they would refuse everybody's uploads for days. */
   readonly stagingBytes: number;
-  /** Finished jobs, mean of the last minute. */
+  /** Finished jobs: the mean of the last minute or that of the last ten seconds, whichever is greater. */
   readonly finishedPerSecond: number;
 }
 

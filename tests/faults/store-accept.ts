@@ -55,11 +55,12 @@ export function acceptVerbs(tables: Tables): Verbs {
       const all = [...jobs.values()];
       const staged = [...attachments.values()].filter((row) => row.stagingGoneAt === null && row.state !== 'failed');
       const queued = all.filter((job) => job.state === 'queued' && job.origin === 'upload' && !job.rebuild);
+      const finishedWithin = (seconds: number) =>
+        all.filter((job) => job.finishedAt !== null && job.finishedAt > nowMs() - seconds * 1000).length;
       return {
         queued: queued.length,
         stagingBytes: staged.reduce((sum, row) => sum + row.size, 0),
-        finishedPerSecond:
-          all.filter((job) => job.finishedAt !== null && job.finishedAt > nowMs() - minuteMs).length / 60,
+        finishedPerSecond: Math.max(finishedWithin(60) / 60, finishedWithin(10) / 10),
       };
     },
     reserve(name) {

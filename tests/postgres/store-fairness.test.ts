@@ -232,8 +232,34 @@ describe('load', () => {
     await s.store.deleteAttachment(s.owner, deleted.id, { graceMs: 1 });
     await s.store.takeDue({ limit: 1, window: 1, takenMs: 1_000 });
     const { size } = deleted.upload;
-    assert.deepEqual(await s.store.load(), { queued: 2, stagingBytes: 3 * size, finishedPerSecond: 3 / 60 });
-    await s.pool.query(`update jobs set finished_at = now() - interval '61 seconds' where id = $1`, [failed]);
-    assert.equal((await s.store.load()).finishedPerSecond, 2 / 60);
+    assert.deepEqual(await s.store.load(), { queued: 2, stagingBytes: 3 * size, finishedPerSecond: 3 / 10 });
+  });
+
+  it('tells the pace of the last ten seconds, so that work after a rest is not slow for a minute, or that of the minute', async (t) => {
+    const s = await startStore(t);
+    const jobs = await uploads(s, s.owner, 3);
+    const agoSeconds = async (ago: readonly number[]) => {
+      for (const [index, seconds] of ago.entries()) {
+        const values = [jobs[index], seconds];
+        await s.pool.query(
+          `update jobs
+           set state = 'failed', ring_at = null, rung_at = null, error_code = 'corrupt_image',
+             finished_at = now() - $2::int * interval '1 second'
+           where id = $1`,
+          values,
+        );
+      }
+      return (await s.store.load()).finishedPerSecond;
+    };
+    assert.equal(await agoSeconds([1, 8, 30]), 2 / 10);
+    assert.equal(await agoSeconds([11, 12, 59]), 3 / 60);
+    assert.equal(await agoSeconds([11, 12, 61]), 2 / 60);
+  });
+
+  it('tells nothing of what was finished more than a minute ago', async (t) => {
+    const s = await startStore(t);
+    const { id } = await s.ready();
+    await s.pool.query(`update jobs set finished_at = now() - interval '61 seconds' where attachment_id = $1`, [id]);
+    assert.equal((await s.store.load()).finishedPerSecond, 0);
   });
 });
