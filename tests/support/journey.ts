@@ -35,7 +35,8 @@ export async function openJourney(t: Scope, settings: Readonly<Record<string, st
     (await pool.query('select * from jobs where attachment_id = $1', [attachmentId])).rows[0];
   const count = async (table: 'attachments' | 'jobs' | 'variants' | 'cleanups' | 'messages') =>
     Number((await pool.query(`select count(*) as n from ${table}`)).rows[0].n);
-  const stored = () => filesBelow(join(dataDir, 'blobs'));
+  /** All but the mark of the folder. */
+  const stored = async () => (await filesBelow(join(dataDir, 'blobs'))).filter((name) => name !== '.skrepka');
 
   /** Once quiet, the files in the storage are those that rows name: nothing lost, nothing left, nothing half written. */
   async function assertTidy(): Promise<void> {
