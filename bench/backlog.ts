@@ -17,6 +17,7 @@ import { createStore } from '../src/postgres/store.ts';
 import { onEnd, type Scope } from '../tests/support/on-end.ts';
 import type { Picture } from './pictures.ts';
 import type { Product } from './product.ts';
+import type { Figures } from './row.ts';
 
 /** One upload that became ready. */
 export interface Ended {
@@ -45,7 +46,11 @@ const acceptedAtOnce = 8;
 const silent = { announce() {}, listen: () => () => {}, close: async () => {} };
 
 /** Of one user, in a product that keeps its objects in a folder. */
-export async function openBacklog(scope: Scope, product: Product, mix: readonly Picture[]): Promise<Backlog> {
+export async function openBacklog(
+  scope: Scope,
+  product: Pick<Product, 'databaseUrl' | 'dataDir'>,
+  mix: readonly Pick<Picture, 'name' | 'contentType' | 'bytes'>[],
+): Promise<Backlog> {
   const pool = createPool({ url: product.databaseUrl, max: acceptedAtOnce, name: 'bench' });
   const store = createStore({ pool, signals: silent });
   const blobs = createFileBlobs({ dir: path.join(product.dataDir, 'blobs') });
@@ -115,7 +120,7 @@ export async function openBacklog(scope: Scope, product: Product, mix: readonly 
 }
 
 /** Outside of what the janitor looks through. */
-async function putSource(blobs: Blobs, { name, contentType, bytes }: Picture) {
+async function putSource(blobs: Blobs, { name, contentType, bytes }: Pick<Picture, 'name' | 'contentType' | 'bytes'>) {
   const key = `bench/${newId()}`;
   await blobs.put(key, one(bytes));
   const sha256 = createHash('sha256').update(bytes).digest('hex');
@@ -154,6 +159,29 @@ async function endsOf(pool: Pool, ids: readonly string[]): Promise<readonly Ende
     [ids],
   );
   return rows;
+}
+
+/* ----------------------------------------------------------------------- rates */
+
+/**
+ * Rates before and after a kill, in jobs a second, and what the kill cost. The first `skip` that became ready count for nothing: the workers
+ * were starting. The time after it begins with the kill itself.
+ */
+export function ratesOf(ended: readonly Ended[], killedAt: number, skip: number): Figures {
+  const at = ended.map(({ readyAt }) => readyAt).sort((one, other) => one - other);
+  const before = at.filter((readyAt) => readyAt <= killedAt);
+  const after = at.slice(before.length);
+  const steady = (before.length - skip) / (killedAt - (before[skip - 1] ?? Number.NaN));
+  const drain = after.length / ((after.at(-1) ?? Number.NaN) - killedAt);
+  const crashed = ended.filter(({ crashes }) => crashes > 0);
+  return {
+    steadyPerSecond: 1000 * steady,
+    drainPerSecond: 1000 * drain,
+    drainPercent: (100 * drain) / steady,
+    firstReadyMs: (after[0] ?? Number.NaN) - killedAt,
+    crashed: crashed.length,
+    crashedReadyMs: Math.max(0, ...crashed.map(({ readyAt }) => readyAt - killedAt)),
+  };
 }
 
 /* ------------------------------------------------------------------- examining */

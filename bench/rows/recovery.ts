@@ -8,7 +8,7 @@
 import { setTimeout as pause } from 'node:timers/promises';
 import type { Scope } from '../../tests/support/on-end.ts';
 import { shortTimes } from '../../tests/support/role.ts';
-import { type Backlog, type Ended, openBacklog } from '../backlog.ts';
+import { type Backlog, openBacklog, ratesOf } from '../backlog.ts';
 import { missingPictures, type Picture, pictures } from '../pictures.ts';
 import { openProduct, type Product } from '../product.ts';
 import type { Figures, Row } from '../row.ts';
@@ -114,22 +114,4 @@ async function killInTheMiddle(product: Product, backlog: Backlog, half: number)
   const killedAt = Date.now();
   await product.start('workers');
   return killedAt;
-}
-
-/** `skip`: of the first that became ready, while the workers were starting. */
-function ratesOf(ended: readonly Ended[], killedAt: number, skip: number): Figures {
-  const at = ended.map(({ readyAt }) => readyAt).sort((one, other) => one - other);
-  const before = at.filter((readyAt) => readyAt <= killedAt);
-  const after = at.slice(before.length);
-  const steady = (before.length - skip) / (killedAt - (before[skip - 1] ?? Number.NaN));
-  const drain = after.length / ((after.at(-1) ?? Number.NaN) - killedAt);
-  const crashed = ended.filter(({ crashes }) => crashes > 0);
-  return {
-    steadyPerSecond: 1000 * steady,
-    drainPerSecond: 1000 * drain,
-    drainPercent: (100 * drain) / steady,
-    firstReadyMs: (after[0] ?? Number.NaN) - killedAt,
-    crashed: crashed.length,
-    crashedReadyMs: Math.max(0, ...crashed.map(({ readyAt }) => readyAt - killedAt)),
-  };
 }
