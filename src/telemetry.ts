@@ -38,8 +38,8 @@ export interface TelemetrySettings {
 export function createTelemetry(settings: TelemetrySettings): Telemetry {
   const log = createLog(settings);
   const registry = new Registry();
-  // At its default of 10 ms the event-loop monitor is half of what an idle process spends.
-  collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: 100 });
+  // A supervisor or a verb is asked by nobody. At its default of 10 ms the event-loop monitor is half of what an idle role spends.
+  if (settings.roles?.length) collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: 100 });
   return {
     log,
     meter: createMeter(registry, settings.roles ?? [], log),

@@ -90,8 +90,12 @@ test('counters, times and gauges appear in the text for Prometheus, with those o
   assert.match(text, /^skrepka_render_seconds_bucket\{le="0.5"\} 1$/m);
   assert.match(text, /^skrepka_worker_slots 2$/m);
   assert.match(text, /^skrepka_breaker_open\{dependency="store"\} 1$/m);
-  assert.match(text, /^process_cpu_seconds_total /m);
   assert.match(metrics.contentType, /^text\/plain; version=0\.0\.4/);
+});
+
+test('a process with a role tells what it takes of the machine, and one without spends nothing on it', async () => {
+  assert.match(await prepare({ roles: ['api'] }).metrics.render(), /^process_cpu_seconds_total /m);
+  assert.doesNotMatch(await prepare().metrics.render(), /process_cpu_seconds_total/);
 });
 
 test('a metric that cannot be recorded is logged once and never throws', async () => {
