@@ -42,7 +42,7 @@ export const row: Row = {
   about:
     '20 uploads a second of 200 KB, each timed from the moment at which it was meant to be sent. The reference is ours without a worker; everything else is equal. ' +
     'The workers render a backlog of the mixed pictures, and then the uploads themselves.',
-  rounds: 3,
+  rounds: 5,
   missing: missingPictures,
   async open(_scope, { quick, say }) {
     const mix = await pictures(say);

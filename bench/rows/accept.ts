@@ -54,7 +54,7 @@ export const row: Row = {
     'One upload after the other against a bare Node server that hashes, writes, fsyncs, renames, fsyncs the folder and makes one INSERT, ' +
     'with the same PostgreSQL and the same durability. Ours authenticates, admits, recognises the content and records attachment, job and history besides. ' +
     'The bare server reads no forms, so multipart of ours stands against raw of its. CPU is that of the server process and of PostgreSQL.',
-  rounds: 3,
+  rounds: 5,
   missing: () => null,
   async open(_scope, { quick }) {
     const amount = quick ? little : whole;
