@@ -7,11 +7,15 @@
 import { readFileSync } from 'node:fs';
 import type { Pool } from '../src/postgres/pool.ts';
 
-/** Pids of the sessions that this pool's connections have now. `name` is that of the pool. */
+/** Pids of the sessions that this pool's connections have now. `name` is that of the pool, and of no other on this database. */
 export async function sessionsOf(pool: Pool, name: string): Promise<readonly number[]> {
-  const { rows } = await pool.query<{ pid: number }>('select pid from pg_stat_activity where application_name = $1', [
-    name,
-  ]);
+  const { rows } = await pool.query<{ pid: number }>(
+    `select pid
+     from pg_stat_activity
+     where application_name = $1
+       and datname = current_database()`,
+    [name],
+  );
   return rows.map(({ pid }) => pid);
 }
 
