@@ -7,7 +7,10 @@ import type { Socket } from 'node:net';
 import { type Code, SkrepkaError } from '../errors.ts';
 import { problemOf } from './problems.ts';
 
-/** A refused body is read on this far and this long, so that the answer is not lost in a connection reset. */
+/**
+ * A refused body is read on this far, and its connection kept open this long, so that the answer is not lost in a connection
+ * reset. What a client sends beyond that stays in its own buffers until it has read the answer and stops.
+ */
 const lingerBytesMax = 256 * 1024;
 const lingerMs = 2000;
 
@@ -69,8 +72,9 @@ export function bodyIsOpen(request: IncomingMessage): boolean {
 }
 
 /**
- * Sends a whole answer at once, reads a bounded rest of the body, then closes the connection. Closing at once would reset
- * it, and a client that is still sending would see the reset instead of the answer.
+ * Sends a whole answer at once, reads a bounded rest of the body, then closes the connection: at the end of the body, when the
+ * client closes it, or after a while. Closing at once would reset it, and a client that is still sending would see the
+ * reset instead of the answer.
  */
 export async function answerAndClose(
   request: IncomingMessage,
@@ -90,7 +94,7 @@ function lingering(request: IncomingMessage): Promise<void> {
     const timer = setTimeout(done, lingerMs);
     function onData(chunk: Buffer) {
       bytes += chunk.length;
-      if (bytes > lingerBytesMax) done();
+      if (bytes > lingerBytesMax) request.off('data', onData).pause();
     }
     function done() {
       clearTimeout(timer);

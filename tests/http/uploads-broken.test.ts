@@ -275,3 +275,21 @@ describe('Expect: 100-continue', () => {
     }
   });
 });
+
+describe('a refusal', () => {
+  it('reaches a client that goes on sending for a while before it looks at the answer', async (t) => {
+    const { url } = await startUploads(t);
+    const line = await dial(t, url);
+    line.socket.pause();
+    await line.write(uploadHead('skr_wrong', { 'content-length': 50_000_000 }));
+    void line.write(Buffer.alloc(50_000_000)).catch(() => {});
+    let [sent, looks] = [-1, 0];
+    await until('the server takes no more', () => {
+      looks = line.socket.bytesWritten - line.socket.writableLength === sent ? looks + 1 : 0;
+      sent = line.socket.bytesWritten - line.socket.writableLength;
+      return looks > 10;
+    });
+    line.socket.resume();
+    await line.until('"code":"unauthorized"');
+  });
+});
