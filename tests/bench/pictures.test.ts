@@ -1,6 +1,6 @@
 /** The pictures of the benchmarks and the processes that render them: what makes their figures comparable. */
 import assert from 'node:assert/strict';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, it } from 'node:test';
@@ -105,7 +105,9 @@ async function sizesBy(t: Scope, script: URL, sourcePath: string, { contentType 
   const answer = await child.ask({ id: 1, sourcePath, outputDir, contentType, recipe: newest(), limits });
   assert.equal(answer?.kind, 'done');
   const sizes = newest().variants.map(async (rule) => {
-    const { width, pageHeight, height, pages = 1 } = await sharp(variantPath(outputDir, rule)).metadata();
+    // Not by its path: libvips remembers what a file of that name was before.
+    const bytes = await readFile(variantPath(outputDir, rule));
+    const { width, pageHeight, height, pages = 1 } = await sharp(bytes).metadata();
     return { name: rule.name, width, height: pageHeight ?? height, pages };
   });
   return await Promise.all(sizes);
