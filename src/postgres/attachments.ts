@@ -70,8 +70,10 @@ export async function load(pool: Pool): Promise<Load> {
            where staging_gone_at is null
              and state <> 'failed'
          ) as staging_bytes,
-         (select count(*) from jobs where finished_at > now() - interval '1 minute') as last_minute,
-         (select count(*) from jobs where finished_at > now() - interval '10 seconds') as last_seconds`,
+         count(*) as last_minute,
+         count(*) filter (where finished_at > now() - interval '10 seconds') as last_seconds
+       from jobs
+       where finished_at > now() - interval '1 minute'`,
       [],
       { writes: false },
     ),
