@@ -17,12 +17,14 @@ import { onlyRow } from './rows.ts';
  * never announced, uploads before reprocessing and by turn, as far as `window` has places. A place is
  * held from the first announcement to the claim, also while a repeated ring is overdue: counting only bells still in the
  * future would hand the places of a whole wiped broker out twice.
- * Two relays at once may overshoot the window by one `limit`; `skip locked` keeps them from each other's rows.
+ * Two relays at once may overshoot the window by one `limit`; `skip locked` keeps them from each other's rows. For as long as
+ * the statement runs it holds the next `limit` bells, also where there are fewer places.
  */
 export async function takeDue(
   pool: Pool,
   options: { limit: number; window: number; takenMs: number },
 ): Promise<readonly TakenRing[]> {
+  const front = Math.ceil(options.limit);
   const { rows } = await single<{ id: string; rings: number; traceparent: string | null; again: boolean }>(
     pool,
     `with again as materialized (
@@ -42,13 +44,19 @@ export async function takeDue(
      ),
      fresh as materialized (
        select id
-       from jobs
-       where state = 'queued'
-         and rung_at is null
-         and ring_at <= now()
-       order by origin desc, turn
+       from (
+         select id
+         from jobs
+         where state = 'queued'
+           and rung_at is null
+           and ring_at <= now()
+           and (select free from places) > 0
+         order by origin desc, turn
+         -- Written out: of a limit that is computed the planner expects a tenth of all that wait, and sorts them.
+         limit ${front}
+         for no key update skip locked
+       ) front
        limit greatest(0, least($1 - (select count(*) from again), (select free from places)))
-       for no key update skip locked
      ),
      taken as (
        update jobs

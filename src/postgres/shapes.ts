@@ -30,11 +30,13 @@ export const attachmentColumns = `
     order by jobs.version desc
     limit 1
   ) as attempts,
-  array(
-    select to_jsonb(variants)
-    from variants
-    where variants.attachment_id = attachments.id
-    order by array_position(array['thumbnail', 'crop', 'optimized'], variants.name)
+  coalesce(
+    (
+      select json_agg(variants order by array_position(array['thumbnail', 'crop', 'optimized'], variants.name))
+      from variants
+      where variants.attachment_id = attachments.id
+    ),
+    '[]'
   ) as variants`;
 
 export interface AttachmentRow {
