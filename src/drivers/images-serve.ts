@@ -33,9 +33,10 @@ async function answer(job: Job, render: (job: Job) => Promise<ChildRendering>): 
   }
 }
 
-/** How far above a fresh child a resting one may be before it collects. A collection costs 3 ms, a small picture 30. */
+/** How far memory may grow before it is collected. A collection costs up to 10 ms, a small picture 30. */
 const growthBytesMax = 32 * 1024 * 1024;
-const freshBytes = process.memoryUsage.rss();
+/** Least since the last collection. What that one could not free is no reason for another. */
+let leastBytes = process.memoryUsage.rss();
 
 /**
  * Resident memory after the pixels were given back. V8 does not see them in its books: left to it, 100 MB of an animation
@@ -43,11 +44,18 @@ const freshBytes = process.memoryUsage.rss();
  * some are found by the second only.
  */
 async function restingBytes(): Promise<number> {
-  for (let round = 0; round < 3 && process.memoryUsage.rss() - freshBytes > growthBytesMax; round += 1) {
-    globalThis.gc?.();
-    await new Promise((resolve) => setImmediate(resolve));
+  let bytes = process.memoryUsage.rss();
+  const grown = () => bytes - leastBytes > growthBytesMax;
+  if (grown()) {
+    for (let round = 0; round < 3 && grown(); round += 1) {
+      globalThis.gc?.();
+      await new Promise((resolve) => setImmediate(resolve));
+      bytes = process.memoryUsage.rss();
+    }
+    leastBytes = bytes;
   }
-  return process.memoryUsage.rss();
+  leastBytes = Math.min(leastBytes, bytes);
+  return bytes;
 }
 
 function tell(message: ChildMessage): void {

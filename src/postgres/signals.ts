@@ -10,7 +10,7 @@ import type { Log, Signals, Topic } from '../pipeline/ports.ts';
 import { type Listener, listen, type Pool } from './pool.ts';
 
 const channels: Readonly<Record<Topic, string>> = { due: 'skrepka_due', changed: 'skrepka_changed' };
-/** Announcements within this time share one NOTIFY. */
+/** What is announced within this time after a NOTIFY shares the next; the first after a silence goes with its turn of the event loop. */
 const debounceMs = 5;
 /** A payload must be shorter than 8000 bytes: 200 ids of 36 characters and a comma, and the sender. */
 const idsPerPayload = 200;
@@ -20,14 +20,15 @@ interface Waiting {
   /** Announced without an id as well: everything may have changed. */
   any: boolean;
   timer: NodeJS.Timeout | null;
+  sentAtMs: number;
 }
 
 export function createSignals(deps: { pool: Pool; url: string; log?: Log }): Signals {
   const sender = randomBytes(6).toString('hex');
   const listeners: Record<Topic, Set<(id: string | null) => void>> = { due: new Set(), changed: new Set() };
   const waiting: Record<Topic, Waiting> = {
-    due: { ids: new Set(), any: false, timer: null },
-    changed: { ids: new Set(), any: false, timer: null },
+    due: { ids: new Set(), any: false, timer: null, sentAtMs: Number.NEGATIVE_INFINITY },
+    changed: { ids: new Set(), any: false, timer: null, sentAtMs: Number.NEGATIVE_INFINITY },
   };
   const sending = new Set<Promise<void>>();
   let connection: Listener | null = null;
@@ -51,6 +52,7 @@ export function createSignals(deps: { pool: Pool; url: string; log?: Log }): Sig
     batch.ids.clear();
     batch.any = false;
     batch.timer = null;
+    batch.sentAtMs = performance.now();
     for (const payload of payloads) {
       const sent = notify(deps.pool, channels[topic], `${sender}:${payload}`)
         .catch((error) => deps.log?.debug({ topic, reason: describe(error) }, 'a signal was not sent'))
@@ -91,7 +93,8 @@ export function createSignals(deps: { pool: Pool; url: string; log?: Log }): Sig
       const batch = waiting[topic];
       if (id === undefined) batch.any = true;
       else batch.ids.add(id);
-      batch.timer ??= setTimeout(() => flush(topic), debounceMs);
+      const waitMs = batch.sentAtMs + debounceMs - performance.now();
+      batch.timer ??= setTimeout(() => flush(topic), Math.max(0, waitMs));
       queueMicrotask(() => tell(topic, id ?? null));
     },
     listen(topic, listener) {
