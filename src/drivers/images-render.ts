@@ -183,7 +183,22 @@ async function decode(job: Job, facts: Facts): Promise<Working> {
     throw new SkrepkaError('corrupt_image', { log: `decoded to ${info.width} × ${info.height} × ${channels}` });
   }
   const decoded: Working = { data, ...stored, channels, frames: facts.frames };
-  return still || facts.orientation === 1 ? decoded : orient(decoded, facts.orientation);
+  if (still) return channels === 4 && isOpaque(data) ? await withoutAlpha(decoded) : decoded;
+  return facts.orientation === 1 ? decoded : orient(decoded, facts.orientation);
+}
+
+/** Most pictures that have transparency use none of it. */
+function isOpaque(rgba: Buffer): boolean {
+  for (let at = 3; at < rgba.length; at += 4) if (rgba[at] !== 255) return false;
+  return true;
+}
+
+/** The same bytes of every variant, for less work: encoders look at an alpha of nothing but 255 as well. */
+async function withoutAlpha(decoded: Working): Promise<Working> {
+  const { data, width, height, channels } = decoded;
+  const plain = await sharp(data, { raw: { width, height, channels } }).removeAlpha().raw().toBuffer();
+  free(data);
+  return { ...decoded, data: plain, channels: 3 };
 }
 
 /** Gives pixels back at once: the collector sees a small object, and may leave 100 MB behind it for many renders. */

@@ -197,6 +197,23 @@ describe('transparency', () => {
     assert.equal((await means(await half(optimized, 20)))[3], 0);
     assert.equal((await means(await half(optimized, 120)))[3], 255);
   });
+
+  test('of which nothing is used makes the same files as none, and one pixel of it is kept', async () => {
+    const plain = photo(300, 200).removeAlpha();
+    const [without, opaque] = [
+      await plain.clone().png().toBuffer(),
+      await plain.clone().ensureAlpha(1).png().toBuffer(),
+    ];
+    const made = await checkRendering(await scene.render(without, 'image/png'));
+    assert.deepEqual(await checkRendering(await scene.render(opaque, 'image/png')), made);
+    const { data, info } = await sharp(opaque).raw().toBuffer({ resolveWithObject: true });
+    data[data.length - 1] = 128;
+    const pixel = await sharp(data, { raw: { width: info.width, height: info.height, channels: 4 } })
+      .png()
+      .toBuffer();
+    const { optimized } = await checkRendering(await scene.render(pixel, 'image/png'));
+    assert.equal((await sharp(optimized).metadata()).hasAlpha, true);
+  });
 });
 
 describe('orientation', () => {
