@@ -119,7 +119,7 @@ async function clearAbandoned(file: string, dir: string, log: Log): Promise<void
   const moved = await read(aside);
   // Somebody took it over between our look and our move: what we moved is a living lock, and goes back.
   if (moved !== null && moved !== tag) await link(aside, file).catch(() => {});
-  else if (moved !== null) log.info({ pid }, 'the last run did not end in order; going on where it was');
+  else if (moved !== null) log.info({ before: pid }, 'the last run did not end in order; going on where it was');
   await rm(aside, { force: true });
 }
 

@@ -43,6 +43,8 @@ const database = 'skrepka';
 const logBytesMax = 16 * 1024 * 1024;
 /** After which a fast shutdown becomes an immediate one: safe too, but the next start has to recover. */
 const stopMs = 30_000;
+/** How often it is looked whether somebody else told the server to shut down. */
+const lookMs = 1_000;
 /** Nothing of our environment is the server's business. */
 const environment = { LC_ALL: 'C', TZ: 'UTC', PATH: '/usr/bin:/bin' };
 
@@ -290,10 +292,42 @@ async function launchOnce(place: Place, port: number, signal?: AbortSignal): Pro
       throw signal.reason;
     }
     const file = await readPidFile(dir);
-    if (file?.ready && file.pid === child.pid) return { port, pid: file.pid, ended, stop };
+    if (file?.ready && file.pid === child.pid) {
+      const look = endWhenTold(place, file.pid);
+      void ended.then(look.stop);
+      return {
+        port,
+        pid: file.pid,
+        ended,
+        async stop() {
+          look.stop();
+          await stop();
+        },
+      };
+    }
     await Promise.race([wait(20), ended]);
   }
   return { output: (await readFile(`${dir}.log`)).subarray(start).toString() };
+}
+
+/**
+ * A plain `kill` of the server asks for a smart shutdown, which waits for every session to end by itself while it lets no new
+ * one in. Ours never end, so a process that is started anew would stand outside for ever: it becomes a fast one.
+ */
+function endWhenTold({ dir, log }: Place, pid: number): { stop(): void } {
+  const timer = setInterval(async () => {
+    const file = await readPidFile(dir);
+    if (stopped || file === null || file.pid !== pid || file.ready) return;
+    stop();
+    log.warn({ server: pid }, 'PostgreSQL was told to shut down; ending its sessions');
+    process.kill(pid, 'SIGINT');
+  }, lookMs).unref();
+  let stopped = false;
+  function stop(): void {
+    stopped = true;
+    clearInterval(timer);
+  }
+  return { stop };
 }
 
 async function openLog(file: string): Promise<{ handle: Awaited<ReturnType<typeof open>>; start: number }> {

@@ -46,17 +46,21 @@ export async function endLeftOver(dir: string, log: Log): Promise<void> {
       `${path.join(dir, 'postmaster.pid')} is empty, as a crash of the machine can leave it: if no other PostgreSQL (in a container, perhaps) uses the folder, delete that file and start again.`,
     );
   }
-  // PostgreSQL itself removes the file of a dead process.
-  if (left === null || !isAlive(left.pid)) return;
+  if (left === null) return;
+  if (!isAlive(left.pid)) {
+    // PostgreSQL itself removes the file of a process that is gone, but takes one for alive whose parent never asked after it.
+    if (existsAtAll(left.pid)) await rm(path.join(dir, 'postmaster.pid'), { force: true });
+    return;
+  }
   if (await isServerOf(left.pid, dir)) {
-    log.warn({ pid: left.pid }, 'PostgreSQL of an earlier run is still alive; stopping it');
+    log.warn({ server: left.pid }, 'PostgreSQL of an earlier run is still alive; stopping it');
     await stopServer(left.pid, dir);
     return;
   }
   const startedAtMs = await processStartedAtMs(left.pid);
   const file = path.join(dir, 'postmaster.pid');
   if (startedAtMs !== null && startedAtMs > left.startedAtMs + 2_000) {
-    log.warn({ pid: left.pid }, 'postmaster.pid names a process that is younger than the file; removing it');
+    log.warn({ process: left.pid }, 'postmaster.pid names a process that is younger than the file; removing it');
     await rm(file, { force: true });
     return;
   }
@@ -85,13 +89,19 @@ async function stopServer(pid: number, dir: string): Promise<void> {
   );
 }
 
-/** True also for a process of another user. A zombie counts as dead: an orphan in a container may stay one for ever. */
-export function isAlive(pid: number): boolean {
+/** True also for a process of another user, and for a zombie. */
+function existsAtAll(pid: number): boolean {
   try {
     process.kill(pid, 0);
+    return true;
   } catch (error) {
     return (error as NodeJS.ErrnoException).code === 'EPERM';
   }
+}
+
+/** True also for a process of another user. A zombie counts as dead: an orphan in a container may stay one for ever. */
+export function isAlive(pid: number): boolean {
+  if (!existsAtAll(pid)) return false;
   if (process.platform !== 'linux') return true;
   try {
     return statFields(readFileSync(`/proc/${pid}/stat`, 'utf8'))[0] !== 'Z';

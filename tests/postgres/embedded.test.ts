@@ -175,6 +175,21 @@ test('the postmaster.pid of a killed server hinders nobody', async (t) => {
   assert.equal(await answer(second), 42);
 });
 
+test('a server that a plain kill told to shut down ends although a session stays, so that it can be started again', async (t) => {
+  const place = await prepare(t, { filled: true });
+  const server = await start(t, place);
+  const session = await connect({ url: server.url, name: 'stays', statementMs: 10_000 });
+  session.on('error', () => {});
+  process.kill(server.pid, 'SIGTERM');
+  await server.ended;
+  assert.ok(place.lines.some((line) => line.includes('told to shut down')));
+  assert.match(
+    await readFile(`${place.dir}.log`, 'utf8'),
+    /received smart shutdown request[\s\S]*received fast shutdown request/,
+  );
+  assert.equal(await answer(await start(t, place)), 42);
+});
+
 async function writePidFile(dir: string, pid: number, startedSeconds: number): Promise<void> {
   const file = path.join(dir, 'postmaster.pid');
   await writeFile(file, `${pid}\n${dir}\n${startedSeconds}\n5432\n\n127.0.0.1\n  1 1\nready   \n`);
@@ -192,6 +207,20 @@ test('a process that is not the server of this folder is left alone, with one se
     /postmaster\.pid names process \d+, which is alive but not the PostgreSQL of this folder: /,
   );
   assert.equal(stranger.exitCode, null);
+});
+
+test('the postmaster.pid of a server that is dead, but whose parent never asked after it, hinders nobody', async (t) => {
+  const place = await prepare(t, { filled: true });
+  // The shell becomes a program that never waits for the child of the shell. PostgreSQL looks at processes of its own user only.
+  const { uid, gid } = await stat(place.dir);
+  const script = 'sleep 0.1 & echo $!; exec sleep 600';
+  const parent = spawn('sh', ['-c', script], { uid, gid, cwd: '/', stdio: ['ignore', 'pipe', 'ignore'] });
+  onEnd(t, () => parent.kill());
+  const [said] = await once(parent.stdout, 'data');
+  const pid = Number(said);
+  await until('it is a zombie', async () => / Z /.test(await readFile(`/proc/${pid}/stat`, 'utf8')));
+  await writePidFile(place.dir, pid, Math.floor(Date.now() / 1000));
+  assert.equal(await answer(await start(t, place)), 42);
 });
 
 test('a process that came to be after the postmaster.pid cannot have written it, and hinders nobody', async (t) => {
