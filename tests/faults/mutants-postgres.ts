@@ -134,17 +134,27 @@ const ofClaims: readonly Mutant[] = [
     'a claim reads the bell',
     ['I6', 'I12'],
     claims('       not_before <= now() as may_begin,', '       ring_at <= now() as may_begin,'),
+    claims('         and jobs.not_before <= now()\n', '         and jobs.ring_at <= now()\n'),
   ),
   mutant(
     'a claim does not look at the lease',
     ['I12'],
     claims('       lease_until <= now() as lease_over,', '       lease_until is not null as lease_over,'),
   ),
-  mutant('a claim does not count its attempt', ['I22', 'I6'], claims('             attempts = attempts + 1,\n', '')),
+  mutant('a claim does not look at the state', ['I12'], claims("         and jobs.state = 'queued'\n", '')),
+  mutant(
+    'a claim writes no history',
+    ['I22'],
+    claims(
+      "       select id, 'queued', 'processing', fence, $3, 'claimed'\n       from job\n",
+      "       select id, 'queued', 'processing', fence, $3, 'claimed'\n       from job\n       where false\n",
+    ),
+  ),
+  mutant('a claim does not count its attempt', ['I22', 'I6'], claims('  attempts = attempts + 1,\n', '')),
   mutant(
     'a claim does not count the crash before it',
     ['I22', 'I6'],
-    claims("             crashes = crashes + case when $6 = 'processing' then 1 else 0 end,\n", ''),
+    claims(',\n             crashes = crashes + 1\n         where', '\n         where'),
   ),
   mutant(
     'crashes have no end',
@@ -154,17 +164,18 @@ const ofClaims: readonly Mutant[] = [
   mutant(
     'a claim does not move the fence',
     ['I9'],
-    claims('             fence = fence + 1,\n', '             fence = greatest(fence, 1),\n'),
+    claims('  fence = fence + 1,\n', '  fence = greatest(fence, 1),\n'),
   ),
   mutant(
     'a claim does not need the recipe',
     ['I18'],
     claims('if (!request.versions.includes(job.version)) {', 'if (request.versions.length === 0) {'),
+    claims('         and jobs.version = any($6::int[])\n', '         and $6::int[] is not null\n'),
   ),
   mutant(
     'the folder of a dead attempt is left',
     ['I19'],
-    claims('      await cleanDeadAttempt(db, job, request.graceMs);\n', ''),
+    claims('  await cleanDeadAttempt(db, job, request.graceMs);\n', ''),
   ),
 ];
 
