@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
 import { replayHistory } from '../../src/postgres/history.ts';
-import { startStore, times } from '../support/store.ts';
+import { resultOf, settle, startStore, times } from '../support/store.ts';
 
 /** Enough for each order of two verbs to come about many times: which is first is up to the server. */
 const rounds = 60;
@@ -135,6 +135,136 @@ describe('claims at once', () => {
       const begun = claim.kind === 'claimed';
       assert.deepEqual(reasons, begun ? ['accepted', 'claimed', 'cancelled'] : ['accepted', 'cancelled']);
       assert.ok(begun || claim.reason === 'finished');
+    }
+  });
+});
+
+describe('a first settle that waited for a lock', () => {
+  const end = `lease_until = null, ring_at = null, rung_at = null, finished_at = now()`;
+  const again = `fence = fence + 1, attempt_id = gen_random_uuid(), crashes = crashes + 1, attempts = attempts + 1`;
+  const changes: [title: string, table: 'attachments' | 'jobs', set: string, kind: string][] = [
+    ['the job claimed again', 'jobs', again, 'lost'],
+    ['the fence alone moved', 'jobs', 'fence = fence + 1', 'lost'],
+    ['another attempt under the same fence', 'jobs', 'attempt_id = gen_random_uuid()', 'lost'],
+    ['the job failed', 'jobs', `state = 'failed', ${end}`, 'lost'],
+    ['the job cancelled', 'jobs', `state = 'cancelled', ${end}`, 'cancelled'],
+    ['its lease over and its bell rung', 'jobs', `lease_until = now() - interval '1 second', rung_at = now()`, 'ready'],
+    [
+      'a newer version published',
+      'attachments',
+      `state = 'ready', pipeline_version = 2, original_key = 'x', ready_at = now()`,
+      'superseded',
+    ],
+    ['its description written', 'attachments', `alt = 'a cat'`, 'ready'],
+  ];
+  for (const waitsFor of ['attachments', 'jobs'] as const) {
+    for (const [title, table, set, kind] of changes) {
+      // Whoever changes an attachment has its lock, and not that of the job alone.
+      if (waitsFor === 'jobs' && table === 'attachments') continue;
+      it(`on ${waitsFor} finds ${title} meanwhile: ${kind}`, async (t) => {
+        const s = await start(t);
+        const { id, jobId } = await s.accept();
+        const { attempt } = await s.claimed(jobId);
+        const ids = { attachments: id, jobs: jobId };
+        const change = [`update ${table} set ${set} where id = $1`, ids[table]] as const;
+        const lock = { table: waitsFor, id: ids[waitsFor] };
+        assert.equal(await s.changedMeanwhile(lock, change, () => settle(s.store, attempt)), kind);
+        const row = await s.attachmentRow(id);
+        const published = kind === 'ready';
+        assert.equal(row.pipeline_version, published ? 1 : kind === 'superseded' ? 2 : 0);
+        assert.equal(row.alt, table === 'attachments' && published ? 'a cat' : null);
+        const { rowCount } = await s.pool.query('select from variants where attachment_id = $1', [id]);
+        assert.equal(rowCount, published ? 3 : 0);
+        assert.equal((await s.cleanups()).filter(({ reason }) => reason === 'published').length, published ? 1 : 0);
+        if (published) assert.deepEqual(await s.explained(jobId), ['accepted', 'claimed', 'settled']);
+      });
+    }
+  }
+});
+
+describe('first settles at once', () => {
+  it('with a deletion leave nothing readable, and what was stored to the clean-ups', async (t) => {
+    const s = await start(t);
+    for (let round = 0; round < rounds; round += 1) {
+      const { id, jobId } = await s.accept();
+      const { attempt } = await s.claimed(jobId);
+      const [settled, removed] = await together(
+        round,
+        () => settle(s.store, attempt),
+        () => s.remove(id),
+      );
+      assert.ok(removed);
+      assert.ok(settled === 'ready' || settled === 'cancelled', settled);
+      assert.equal((await s.explained(jobId)).at(-1), settled === 'ready' ? 'settled' : 'cancelled');
+      assert.equal(await s.store.attachmentFor(s.owner, id), null);
+      const { rowCount } = await s.pool.query('select from variants where attachment_id = $1', [id]);
+      assert.equal(rowCount, 0);
+      assert.ok((await s.cleanups()).some(({ key }) => key === `attachments/${id}/`));
+    }
+  });
+
+  it('of two versions leave the newer one, with one original and one set', async (t) => {
+    const s = await start(t);
+    for (let round = 0; round < rounds; round += 1) {
+      const { id, jobId } = await s.accept();
+      const newerId = await s.addJob(id, 2);
+      const [older, newer] = [await s.claimed(jobId), await s.claimed(newerId)];
+      const [first, second] = await together(
+        round,
+        () => settle(s.store, older.attempt),
+        () => settle(s.store, newer.attempt),
+      );
+      assert.equal(second, 'ready');
+      assert.ok(first === 'ready' || first === 'superseded', first);
+      const row = await s.attachmentRow(id);
+      const of = ({ attempt }: typeof older) => resultOf(attempt).originalKey;
+      assert.deepEqual([row.pipeline_version, row.original_key], [2, of(first === 'ready' ? older : newer)]);
+      const attachment = await s.store.attachmentFor(s.owner, id);
+      const keys = attachment?.variants.map(({ key }) => key);
+      assert.deepEqual(
+        keys,
+        resultOf(newer.attempt).variants.map(({ key }) => key),
+      );
+      for (const one of [jobId, newerId]) await s.explained(one);
+    }
+  });
+
+  it('with the claim after a lease that ended: one of them has the job', async (t) => {
+    const s = await start(t);
+    const firsts = { settle: 0, claim: 0 };
+    for (let round = 0; round < rounds; round += 1) {
+      const { id, jobId } = await s.accept();
+      const { attempt } = await s.claimed(jobId);
+      await s.endLease(jobId);
+      const [settled, claim] = await together(
+        round,
+        async () => {
+          // A claim after a crash takes several statements: the settle comes before, between and after them.
+          for (let n = 0; n < round % 8; n += 1) await s.pool.query('select');
+          return await settle(s.store, attempt);
+        },
+        () => s.claim(jobId),
+      );
+      const begun = claim.kind === 'claimed';
+      assert.equal(settled, begun ? 'lost' : 'ready');
+      firsts[begun ? 'claim' : 'settle'] += 1;
+      if (begun) assert.equal(await settle(s.store, claim.claim.attempt), 'ready');
+      const reasons = begun ? ['claimed', 'crashed', 'settled'] : ['claimed', 'settled'];
+      assert.deepEqual(await s.explained(jobId), ['accepted', ...reasons]);
+      const { original_key } = await s.attachmentRow(id);
+      assert.equal(original_key, resultOf(begun ? claim.claim.attempt : attempt).originalKey);
+    }
+    t.diagnostic(`first: ${JSON.stringify(firsts)}`);
+  });
+
+  it('of one attempt publish once', async (t) => {
+    const s = await start(t);
+    for (let round = 0; round < rounds / 2; round += 1) {
+      const { jobId } = await s.accept();
+      const { attempt } = await s.claimed(jobId);
+      const kinds = await Promise.all([1, 2, 3].map(() => settle(s.store, attempt)));
+      assert.deepEqual(kinds.sort(), ['lost', 'lost', 'ready']);
+      assert.deepEqual(await s.explained(jobId), ['accepted', 'claimed', 'settled']);
     }
   });
 });
