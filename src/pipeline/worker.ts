@@ -68,7 +68,15 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     const consumer = await connect(stop);
     if (!consumer) return watch;
     connected = true;
-    const running = new Set<Promise<void>>();
+    const slots = Array.from({ length: settings.renderConcurrency }, () => keepSlot(consumer, { stop, abort }));
+    await Promise.all(slots);
+    await watch;
+    fed();
+    await consumer.close().catch(() => undefined);
+  }
+
+  /** One slot, one delivery after the other. As many ask as slots are free, so that a broker can answer them together. */
+  async function keepSlot(consumer: Consumer, { stop, abort }: { stop: AbortSignal; abort: AbortSignal }) {
     while (!stop.aborted) {
       // A free slot first, then a delivery: what a busy worker holds nobody else can take.
       await gate.open(stop);
@@ -83,20 +91,14 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
         await delivery.nak(awayMs).catch(() => undefined);
         continue;
       }
-      const work = handle(delivery, abort)
+      await handle(delivery, abort)
         .catch((error: unknown) => log.error({ error: describe(error) }, 'worker: a delivery ended unexpectedly'))
         .finally(() => {
           // A full worker was not hungry: its wait begins with the slot that is free again.
           if (!gate.idle()) fed();
           gate.leave();
-          running.delete(work);
         });
-      running.add(work);
     }
-    await Promise.all(running);
-    await watch;
-    fed();
-    await consumer.close().catch(() => undefined);
   }
 
   /** A worker without a disk of its own would only burn through jobs: it waits, and says so. */

@@ -238,7 +238,7 @@ export async function listAttachments(
      order by attachments.id desc
      limit $4`,
     [ownerId, filter.state, cursorId(filter.cursor), filter.limit + 1],
-    { writes: false },
+    { writes: false, replan: true },
   );
   return pageOf(rows.map(toAttachment), filter.limit);
 }

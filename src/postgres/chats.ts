@@ -106,7 +106,7 @@ async function listChats(pool: Pool, userId: string, page: PageRequest): Promise
      join chats on chats.id = mine.chat_id
      order by chats.id desc`,
     [userId, cursorId(page.cursor), page.limit + 1],
-    { writes: false },
+    { writes: false, replan: true },
   );
   return pageOf(rows.map(toChat), page.limit);
 }

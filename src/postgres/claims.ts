@@ -4,9 +4,12 @@
  * A claim locks the attachment first and the job second, like every transition that touches both. Waiting for either
  * lock can only make its `now()`, the start of the transaction, too early: a lease that ended meanwhile counts as
  * running, and the bell rings again.
+ *
+ * Nearly every claim is of a queued job that is due, and is done by one statement. What that one finds nothing to do for
+ * is looked at again from the start, lock by lock, which also tells why it is refused.
  */
 import { attemptPrefix } from '../pipeline/attachment.ts';
-import type { Attempt, JobState } from '../pipeline/job.ts';
+import type { Attempt } from '../pipeline/job.ts';
 import type { AttemptTrace, ClaimResult, Store } from '../pipeline/store.ts';
 import { addCleanup } from './cleanups.ts';
 import { type Db, type Pool, single, transaction } from './pool.ts';
@@ -26,37 +29,41 @@ export interface Claimed {
  * attempt before died: `crashes + 1`, its prefix to the clean-ups), and the recipe of the job's version in `versions`.
  * A crash that spends the budget fails the job instead. Rejects `StoreError`.
  */
-export function claim(pool: Pool, request: Request): Promise<Claimed> {
-  return transaction(pool, async (db) => {
-    const job = await lockJob(db, request.jobId);
-    const refused = (reason: Extract<ClaimResult, { kind: 'refused' }>['reason'], changed: string | null = null) => ({
-      result: { kind: 'refused', reason } as const,
-      changed,
-    });
-    if (!job) return refused('finished');
-    const state = toJobState(job.state);
-    if (state !== 'queued' && state !== 'processing') return refused('finished');
-    if (state === 'queued' && !job.may_begin) return refused('not_yet');
-    if (state === 'processing' && !job.lease_over) return refused('leased');
-    if (!request.versions.includes(job.version)) {
-      await postpone(db, job.id, request.unsupportedMs);
-      return refused('unsupported');
-    }
-    const first = job.pipeline_version === 0 ? job.attachment_id : null;
-    if (state === 'processing') {
-      await cleanDeadAttempt(db, job, request.graceMs);
-      if (job.crashes + 1 >= request.budgets.crashesMax) {
-        await exhaust(db, job.id, request.worker);
-        if (first) await setAttachmentState(db, first, 'failed', 'worker_lost');
-        return refused('exhausted', first);
-      }
-    }
-    const row = await beginAttempt(db, request, state);
-    const moved = first && state === 'queued' ? first : null;
-    if (moved) await setAttachmentState(db, moved, 'processing', null);
-    const waited = { dueMs: job.due_ms, acceptedMs: job.accepted_ms };
-    return { result: { kind: 'claimed', claim: toClaim(row), waited }, changed: moved };
+export async function claim(pool: Pool, request: Request): Promise<Claimed> {
+  const alone: Db = { query: (text, values = []) => single(pool, text, values, { writes: true }) };
+  return (await beginQueued(alone, request)) ?? (await transaction(pool, (db) => claimLocked(db, request)));
+}
+
+async function claimLocked(db: Db, request: Request): Promise<Claimed> {
+  const job = await lockJob(db, request.jobId);
+  const refused = (reason: Extract<ClaimResult, { kind: 'refused' }>['reason'], changed: string | null = null) => ({
+    result: { kind: 'refused', reason } as const,
+    changed,
   });
+  if (!job) return refused('finished');
+  const state = toJobState(job.state);
+  if (state !== 'queued' && state !== 'processing') return refused('finished');
+  if (state === 'queued' && !job.may_begin) return refused('not_yet');
+  if (state === 'processing' && !job.lease_over) return refused('leased');
+  if (!request.versions.includes(job.version)) {
+    await postpone(db, job.id, request.unsupportedMs);
+    return refused('unsupported');
+  }
+  if (state === 'queued') {
+    const begun = await beginQueued(db, request);
+    if (!begun) throw new Error(`Expected the locked and due job ${job.id} to begin, received none`);
+    return begun;
+  }
+  await cleanDeadAttempt(db, job, request.graceMs);
+  if (job.crashes + 1 >= request.budgets.crashesMax) {
+    const first = job.pipeline_version === 0 ? job.attachment_id : null;
+    await exhaust(db, job.id, request.worker);
+    if (first) await setAttachmentState(db, first, 'failed', 'worker_lost');
+    return refused('exhausted', first);
+  }
+  const row = await beginCrashed(db, request);
+  const waited = { dueMs: job.due_ms ?? 0, acceptedMs: job.accepted_ms };
+  return { result: { kind: 'claimed', claim: toClaim(row), waited }, changed: null };
 }
 
 interface LockedJob {
@@ -69,8 +76,8 @@ interface LockedJob {
   crashes: number;
   may_begin: boolean;
   lease_over: boolean | null;
-  /** Since it could have been claimed; below 0 before that. */
-  due_ms: number;
+  /** Since its lease ended, below 0 before that; null: it has none. */
+  due_ms: number | null;
   pipeline_version: number;
   accepted_ms: number;
 }
@@ -91,7 +98,7 @@ async function lockJob(db: Db, jobId: string): Promise<LockedJob | null> {
     `select id, attachment_id, state, version, fence, attempt_id, crashes,
        not_before <= now() as may_begin,
        lease_until <= now() as lease_over,
-       (extract(epoch from now() - coalesce(lease_until, not_before)) * 1000)::float8 as due_ms
+       (extract(epoch from now() - lease_until) * 1000)::float8 as due_ms
      from jobs
      where id = $1
      for no key update`,
@@ -142,42 +149,109 @@ async function exhaust(db: Db, jobId: string, worker: string): Promise<void> {
   );
 }
 
-/** queued → processing (`claimed`), or processing → processing (`crashed`). Guard: locked and seen to be claimable. */
-async function beginAttempt(db: Db, request: Request, from: JobState): Promise<ClaimRow> {
+/** What a claim makes of a job. `$2` attempt, `$3` worker, `$4` lease and `$5` margin in milliseconds. */
+const begun = `
+  state = 'processing',
+  fence = fence + 1,
+  attempt_id = $2,
+  worker = $3,
+  attempts = attempts + 1,
+  confirmed = 0,
+  lease_until = now() + $4 * interval '1 millisecond',
+  ring_at = now() + ($4 + $5) * interval '1 millisecond',
+  waited_ms = case
+    when rung_at is not null
+    then greatest(0, least(extract(epoch from now() - rung_at) * 1000, 2147483647))::int
+  end,
+  rung_at = null,
+  claimed_at = now(),
+  updated_at = now()`;
+
+/** What a worker needs to know, of the rows `job` and `attachment`. */
+const claimColumns = `
+  job.id as job_id, job.attachment_id, job.version, job.fence, job.attempt_id, job.failures, job.crashes,
+  job.traceparent, attachment.kind, attachment.content_type, attachment.size, attachment.sha256,
+  attachment.staging_key, attachment.original_key`;
+
+/**
+ * queued → processing (`claimed`), and with it the attachment of a first version. Null: the guard does not hold, or did not
+ * hold when the statement began; nothing is written. Guard: `queued`, `not_before` over, and a recipe for its version.
+ *
+ * The order of locks is that of the data: no row of `jobs` is updated before a row of the CTE `attachment` is there, and
+ * none is there before it is locked. Whoever changed the job while this waited for either lock has committed by then, and
+ * READ COMMITTED looks at the guard again with the row as it is now: a job that was claimed, cancelled or put off
+ * meanwhile is not updated. The attachment's row is the locked one, which nobody changes any more, and what is set of the
+ * job is computed from the newest row. A job that came to be claimable meanwhile is not seen: the caller looks again.
+ */
+async function beginQueued(db: Db, request: Request): Promise<Claimed | null> {
+  const { rows } = await db.query<ClaimRow & { due_ms: number; accepted_ms: number; moved: boolean }>(
+    `with attachment as materialized (
+       select id, kind, content_type, size, sha256, staging_key, original_key, created_at
+       from attachments
+       where id = (select attachment_id from jobs where id = $1)
+       for no key update
+     ),
+     job as (
+       update jobs
+       set ${begun}
+       from attachment
+       where jobs.id = $1
+         and jobs.attachment_id = attachment.id
+         and jobs.state = 'queued'
+         and jobs.not_before <= now()
+         and jobs.version = any($6::int[])
+       returning jobs.*
+     ),
+     moved as (
+       update attachments
+       set state = 'processing',
+           error_code = null,
+           updated_at = now()
+       from job
+       where attachments.id = job.attachment_id
+         and attachments.pipeline_version = 0
+       returning attachments.id
+     ),
+     event as (
+       insert into job_events (job_id, from_state, to_state, fence, who, reason)
+       select id, 'queued', 'processing', fence, $3, 'claimed'
+       from job
+     )
+     select ${claimColumns},
+       (extract(epoch from now() - job.not_before) * 1000)::float8 as due_ms,
+       (extract(epoch from now() - attachment.created_at) * 1000)::float8 as accepted_ms,
+       exists (select from moved) as moved
+     from job
+     join attachment on attachment.id = job.attachment_id`,
+    [request.jobId, request.attemptId, request.worker, request.leaseMs, request.marginMs, request.versions],
+  );
+  const [row] = rows;
+  if (!row) return null;
+  const waited = { dueMs: row.due_ms, acceptedMs: row.accepted_ms };
+  const result = { kind: 'claimed', claim: toClaim(row), waited } as const;
+  return { result, changed: row.moved ? row.attachment_id : null };
+}
+
+/** processing → processing (`crashed`). Guard: locked and seen to be claimable. */
+async function beginCrashed(db: Db, request: Request): Promise<ClaimRow> {
   return onlyRow(
     await db.query<ClaimRow>(
       `with job as (
          update jobs
-         set state = 'processing',
-             fence = fence + 1,
-             attempt_id = $2,
-             worker = $3,
-             attempts = attempts + 1,
-             crashes = crashes + case when $6 = 'processing' then 1 else 0 end,
-             confirmed = 0,
-             lease_until = now() + $4 * interval '1 millisecond',
-             ring_at = now() + ($4 + $5) * interval '1 millisecond',
-             waited_ms = case
-               when rung_at is not null
-               then greatest(0, least(extract(epoch from now() - rung_at) * 1000, 2147483647))::int
-             end,
-             rung_at = null,
-             claimed_at = now(),
-             updated_at = now()
+         set ${begun},
+             crashes = crashes + 1
          where id = $1
          returning *
        ),
        event as (
          insert into job_events (job_id, from_state, to_state, fence, who, reason)
-         select id, $6, 'processing', fence, $3, case when $6 = 'processing' then 'crashed' else 'claimed' end
+         select id, 'processing', 'processing', fence, $3, 'crashed'
          from job
        )
-       select job.id as job_id, job.attachment_id, job.version, job.fence, job.attempt_id, job.failures, job.crashes,
-         job.traceparent, attachments.kind, attachments.content_type, attachments.size, attachments.sha256,
-         attachments.staging_key, attachments.original_key
+       select ${claimColumns}
        from job
-       join attachments on attachments.id = job.attachment_id`,
-      [request.jobId, request.attemptId, request.worker, request.leaseMs, request.marginMs, from],
+       join attachments as attachment on attachment.id = job.attachment_id`,
+      [request.jobId, request.attemptId, request.worker, request.leaseMs, request.marginMs],
     ),
   );
 }
@@ -186,7 +260,7 @@ async function beginAttempt(db: Db, request: Request, from: JobState): Promise<C
 export async function setAttachmentState(
   db: Db,
   id: string,
-  state: 'queued' | 'processing' | 'failed',
+  state: 'queued' | 'failed',
   errorCode: string | null,
 ): Promise<void> {
   await db.query(

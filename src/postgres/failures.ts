@@ -29,7 +29,7 @@ export async function failedJobs(pool: Pool, filter: FailedFilter, limit: number
        jobs.finished_at, jobs.id
      limit $5`,
     [...values(filter), limit],
-    { writes: false },
+    { writes: false, replan: true },
   );
   return rows.map((row) => row.id);
 }
@@ -42,7 +42,7 @@ export async function countFailed(pool: Pool, filter: FailedFilter): Promise<num
        from jobs
        where ${matches}`,
       values(filter),
-      { writes: false },
+      { writes: false, replan: true },
     ),
   );
   return row.failed;

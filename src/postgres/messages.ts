@@ -189,7 +189,7 @@ async function listMessages(
        and chat_members.user_id = $1
      order by messages.id desc`,
     [userId, chatId, before, page.limit + 1],
-    { writes: false },
+    { writes: false, replan: true },
   );
   if (rows.length === 0) return null;
   return pageOf(rows.filter((row) => row.id !== null).map(toMessage), page.limit);

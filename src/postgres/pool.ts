@@ -6,10 +6,16 @@
  */
 import pg from 'pg';
 import { StoreError } from '../pipeline/store.ts';
+import { asStatement, isStale } from './statements.ts';
 
 export type Pool = pg.Pool;
 /** What runs a query: a pool, or a client inside a transaction. */
-export type Db = Pick<pg.ClientBase, 'query'>;
+export interface Db {
+  query<Row extends pg.QueryResultRow = pg.QueryResultRow>(
+    text: string,
+    values?: readonly unknown[],
+  ): Promise<pg.QueryResult<Row>>;
+}
 export type Client = pg.Client;
 
 export interface PoolSettings {
@@ -78,27 +84,37 @@ function toSafeInteger(text: string): number {
 /**
  * Runs `work` between BEGIN and COMMIT on one connection. An error before the COMMIT rolls back and rejects `unavailable`
  * when PostgreSQL was out of reach, out of room or in another's way, with the original error otherwise. A COMMIT whose
- * answer never came rejects `unknown`. Nothing may be awaited in `work` but queries: locks are held meanwhile.
+ * answer never came rejects `unknown`. Nothing may be awaited in `work` but queries: locks are held meanwhile. It runs a
+ * second time when a prepared statement was stale, so it keeps nothing outside itself.
  */
 export async function transaction<T>(pool: Pool, work: (db: Db) => Promise<T>): Promise<T> {
   const client = await acquire(pool);
   let broken = false;
   try {
-    const result = await attempt(client, work);
+    const result = await attempt(client, prepared(client), work).catch((error: unknown) => {
+      if (!isStale(error)) throw error;
+      // Rolled back. Without names nothing can be stale, and the session with all its old statements ends afterwards.
+      broken = true;
+      return attempt(client, client, work);
+    });
     await commit(client);
     return result;
   } catch (error) {
-    broken = isLost(error) || (error instanceof StoreError && isLost(error.cause));
+    broken ||= isLost(error) || (error instanceof StoreError && isLost(error.cause));
     throw error;
   } finally {
     client.release(broken);
   }
 }
 
-async function attempt<T>(client: pg.PoolClient, work: (db: Db) => Promise<T>): Promise<T> {
+function prepared(client: pg.PoolClient): Db {
+  return { query: (text, values) => client.query(asStatement(text, values)) };
+}
+
+async function attempt<T>(client: pg.PoolClient, db: Db, work: (db: Db) => Promise<T>): Promise<T> {
   try {
     await client.query('begin');
-    return await work(client);
+    return await work(db);
   } catch (error) {
     const lost = isLost(error);
     const rolledBack =
@@ -128,20 +144,29 @@ async function commit(client: pg.PoolClient): Promise<void> {
 /**
  * One statement, committed by itself. With `writes`, a connection lost after the statement was sent rejects `unknown`;
  * every other fault of the connection or the server's resources rejects `unavailable`, the rest is passed on.
+ * `replan`: its filters may be left out (`$1 is null or …`). A plan for all of them would read what the given one spares.
  */
 export async function single<Row extends pg.QueryResultRow>(
   pool: Pool,
   text: string,
   values: readonly unknown[],
-  { writes }: { writes: boolean },
+  { writes, replan = false }: { writes: boolean; replan?: boolean },
 ): Promise<pg.QueryResult<Row>> {
   const client = await acquire(pool);
   let broken = false;
   try {
-    return await client.query<Row>(text, [...values]);
+    const plain = () => client.query<Row>(text, [...values]);
+    if (replan) return await plain();
+    return await client.query<Row>(asStatement(text, values)).catch((error: unknown) => {
+      if (!isStale(error)) throw error;
+      // It did not run. See `transaction`.
+      broken = true;
+      return plain();
+    });
   } catch (error) {
-    broken = isLost(error);
-    if (broken && writes) throw new StoreError('unknown', 'The answer to a write never came', error);
+    const lost = isLost(error);
+    broken ||= lost;
+    if (lost && writes) throw new StoreError('unknown', 'The answer to a write never came', error);
     throw nothingWritten(error);
   } finally {
     client.release(broken);

@@ -93,7 +93,7 @@ export async function listJobs(pool: Pool, filter: Parameters<Store['listJobs']>
       filter.ownerId,
       filter.attachmentId ?? null,
     ],
-    { writes: false },
+    { writes: false, replan: true },
   );
   return pageOf(rows.map(toJobView), filter.limit);
 }

@@ -1,8 +1,8 @@
 /**
  * The ends of an attempt: settled, failed or released, in one transaction each.
  *
- * All of them hold the same guard, once, in `lockAttempt`: fence, attempt id and `processing`, compared under the locks
- * of attachment and job, in this order. Where it does not hold nothing is written, except that the objects of an attempt
+ * All of them hold the same guard, in `lockAttempt` and for a first version in `publishFirst`: fence, attempt id and
+ * `processing`, compared under the locks of attachment and job, in this order. Where it does not hold nothing is written, except that the objects of an attempt
  * which ended with its attachment's deletion go to the clean-ups.
  */
 import { type Code, catalogue, SkrepkaError } from '../errors.ts';
@@ -12,7 +12,8 @@ import type { Failed, Result, Settled, Store } from '../pipeline/store.ts';
 import { setAttachmentState } from './claims.ts';
 import { addCleanup } from './cleanups.ts';
 import type { JobReason } from './history.ts';
-import { type Db, type Pool, transaction } from './pool.ts';
+import { type Db, type Pool, single, transaction } from './pool.ts';
+import { publishFirst, replace } from './publication.ts';
 
 /** What an end did, and whether the attachment's state changed. */
 export interface End<Kind> {
@@ -23,17 +24,22 @@ export interface End<Kind> {
 /**
  * processing → succeeded: the attachment shows this version from the commit on. processing → superseded where a version
  * at least as new is published. Guard: see above; not deleted; `pipeline_version < version` or, for a rebuild, equal: it
- * replaces the set of the very version that is published. Rejects `StoreError`; an `internal` error when the result does
- * not fit the attempt, an impossible state.
+ * replaces the set of the very version that is published. A first version is published by one statement; what that finds
+ * nothing to do for is looked at again from the start, lock by lock. Rejects `StoreError`; an `internal` error when the
+ * result does not fit the attempt, an impossible state.
  */
-export function settle(
+export async function settle(
   pool: Pool,
   attempt: Attempt,
   result: Result,
   options: Parameters<Store['settle']>[2],
 ): Promise<End<Settled>> {
   assertOwnKeys(attempt, result);
-  return transaction(pool, async (db) => {
+  const alone: Db = { query: (text, values = []) => single(pool, text, values, { writes: true }) };
+  if (result.originalKey !== null && (await publishFirst(alone, attempt, result, options.who))) {
+    return { kind: 'ready', changed: true };
+  }
+  return await transaction(pool, async (db) => {
     const held = await lockAttempt(db, attempt);
     if (held.kind === 'cancelled') await cleanAttempt(db, attempt, options.graceMs, 'cancelled');
     if (held.kind !== 'held') return { kind: held.kind, changed: false };
@@ -42,10 +48,21 @@ export function settle(
       await cleanAttempt(db, attempt, options.graceMs, 'superseded');
       return { kind: 'superseded', changed: false };
     }
-    await publish(db, attempt, result, held, options.replacedMs);
-    await endJob(db, attempt, 'succeeded', 'settled', options.who, null);
+    if (held.originalKey === null) {
+      await publishLocked(db, attempt, result, options.who);
+    } else {
+      await replace(db, attempt, result, { version: held.version, replacedMs: options.replacedMs });
+      await endJob(db, attempt, 'succeeded', 'settled', options.who, null);
+    }
     return { kind: 'ready', changed: true };
   });
+}
+
+/** Nothing is published yet, seen under both locks, so nothing keeps a first result from it but itself. */
+async function publishLocked(db: Db, attempt: Attempt, result: Result, who: string): Promise<void> {
+  const done = result.originalKey !== null && (await publishFirst(db, attempt, result, who));
+  if (done) return;
+  throw new SkrepkaError('internal', { log: `Expected an original in the first result of ${attempt.attachmentId}` });
 }
 
 /**
@@ -105,7 +122,6 @@ interface Held {
   /** Of the attachment: what is published now, 0 for nothing. */
   readonly pipelineVersion: number;
   readonly originalKey: string | null;
-  readonly stagingKey: string;
 }
 
 /**
@@ -117,10 +133,9 @@ async function lockAttempt(db: Db, attempt: Attempt): Promise<Held | { kind: 'ca
   const attachments = await db.query<{
     pipeline_version: number;
     original_key: string | null;
-    staging_key: string;
     deleted: boolean;
   }>(
-    `select pipeline_version, original_key, staging_key, deleted_at is not null as deleted
+    `select pipeline_version, original_key, deleted_at is not null as deleted
      from attachments
      where id = $1
      for no key update`,
@@ -146,7 +161,6 @@ async function lockAttempt(db: Db, attempt: Attempt): Promise<Held | { kind: 'ca
     ...job,
     pipelineVersion: attachment.pipeline_version,
     originalKey: attachment.original_key,
-    stagingKey: attachment.staging_key,
   };
 }
 
@@ -173,79 +187,6 @@ function assertOwnKeys(attempt: Attempt, result: Result): void {
   const foreign = keys.find((key) => !key.startsWith(prefix));
   if (foreign === undefined) return;
   throw new SkrepkaError('internal', { log: `Expected keys below ${prefix} in a result, received ${foreign}` });
-}
-
-/** Replaces what the attachment shows. `original_key` is set once; a first version gives its staging object up. */
-async function publish(db: Db, attempt: Attempt, result: Result, held: Held, replacedMs: number): Promise<void> {
-  if (held.originalKey === null && result.originalKey === null) {
-    throw new SkrepkaError('internal', { log: `Expected an original in the first result of ${attempt.attachmentId}` });
-  }
-  await db.query(
-    `with replaced as (
-       delete from variants
-       where attachment_id = $1
-       returning key
-     )
-     insert into cleanups (key, not_before, reason)
-     select key, now() + $2 * interval '1 millisecond', 'replaced'
-     from replaced`,
-    [attempt.attachmentId, replacedMs],
-  );
-  await insertVariants(db, attempt.attachmentId, held.version, result);
-  await db.query(
-    `update attachments
-     set state = 'ready',
-         pipeline_version = $2,
-         original_key = coalesce(original_key, $3),
-         width = $4,
-         height = $5,
-         frames = $6,
-         placeholder = $7,
-         error_code = null,
-         staging_gone_at = coalesce(staging_gone_at, now()),
-         ready_at = coalesce(ready_at, now()),
-         updated_at = now()
-     where id = $1`,
-    [
-      attempt.attachmentId,
-      held.version,
-      result.originalKey,
-      result.width,
-      result.height,
-      result.frames,
-      result.placeholder,
-    ],
-  );
-  if (held.originalKey === null) {
-    await addCleanup(db, { key: held.stagingKey, afterMs: 0, passes: 0, reason: 'published' });
-  } else if (result.originalKey !== null) {
-    // Copied although an earlier version's original is kept: no row names this one.
-    await addCleanup(db, { key: result.originalKey, afterMs: 0, passes: 0, reason: 'replaced' });
-  }
-}
-
-async function insertVariants(db: Db, attachmentId: string, version: number, result: Result): Promise<void> {
-  await db.query(
-    `insert into variants (attachment_id, name, pipeline_version, content_type, width, height, size, sha256, key)
-     select $1, made.name, $2, made.content_type, made.width, made.height, made.size, made.sha256, made.key
-     from jsonb_to_recordset($3::jsonb)
-       as made (name text, content_type text, width int, height int, size bigint, sha256 text, key text)`,
-    [
-      attachmentId,
-      version,
-      JSON.stringify(
-        result.variants.map(({ name, contentType, width, height, size, sha256, key }) => ({
-          name,
-          content_type: contentType,
-          width,
-          height,
-          size,
-          sha256,
-          key,
-        })),
-      ),
-    ],
-  );
 }
 
 async function cleanAttempt(db: Db, attempt: Attempt, graceMs: number, reason: string): Promise<void> {

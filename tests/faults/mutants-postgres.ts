@@ -9,6 +9,7 @@ const bells = of('bells');
 const claims = of('claims');
 const cleanups = of('cleanups');
 const generations = of('generations');
+const publications = of('publication');
 const settles = of('settle');
 
 const mutant = (name: string, kills: Mutant['kills'], ...patches: readonly Patch[]): Mutant => ({
@@ -46,6 +47,10 @@ const ofEnds: readonly Mutant[] = [
       `${guard}    if (held.kind === 'cancelled') await`,
       `${looseGuard}    if (held.kind === 'cancelled') await`,
     ),
+    publications(
+      '         and jobs.fence = $3\n         and jobs.attempt_id = $4\n',
+      '         and ($3::int is not null and $4::uuid is not null)\n',
+    ),
   ),
   mutant(
     'no fence in fail',
@@ -80,6 +85,7 @@ const ofEnds: readonly Mutant[] = [
       "       and attempt_id = $4\n       and state = 'processing'\n     for no key update",
       '       and attempt_id = $4\n     for no key update',
     ),
+    publications("         and jobs.state = 'processing'\n", ''),
   ),
   mutant(
     'no state in the guard of renewals',
@@ -95,6 +101,17 @@ const ofEnds: readonly Mutant[] = [
     ),
   ),
   mutant(
+    'a first publication does not look at the state',
+    ['I8'],
+    publications("         and jobs.state = 'processing'\n", ''),
+  ),
+  mutant(
+    'a first publication does not look whether it is the first',
+    ['I10'],
+    publications('         and pipeline_version = 0\n         and original_key is null\n', ''),
+    publications('         and jobs.version > attachment.pipeline_version\n', ''),
+  ),
+  mutant(
     'a settle publishes what was deleted meanwhile',
     ['I26'],
     settles(
@@ -102,6 +119,11 @@ const ofEnds: readonly Mutant[] = [
       "       and attempt_id = $4\n       and state in ('processing', 'cancelled')\n     for no key update",
     ),
     settles('if (attachment.deleted) throw new Error(', 'if (attempt.fence < 0) throw new Error('),
+    publications(
+      "         and jobs.state = 'processing'\n",
+      "         and jobs.state in ('processing', 'cancelled')\n",
+    ),
+    publications('         and deleted_at is null\n', ''),
   ),
   mutant(
     'a release counts a failure in its row',
@@ -114,9 +136,9 @@ const ofEnds: readonly Mutant[] = [
   mutant(
     'the staging object of a published upload is left',
     ['I19'],
-    settles(
-      "    await addCleanup(db, { key: held.stagingKey, afterMs: 0, passes: 0, reason: 'published' });",
-      '    void held.stagingKey;',
+    publications(
+      "       select staging_key, now(), 0, 'published'\n       from job\n",
+      "       select staging_key, now(), 0, 'published'\n       from job\n       where false\n",
     ),
   ),
   mutant(
@@ -126,6 +148,10 @@ const ofEnds: readonly Mutant[] = [
       "     select id, 'processing', $2, fence, $4, $3, $5, $6\n     from job`",
       "     select id, 'processing', $2, fence, $4, $3, $5, $6\n     from job where $3 <> 'settled'`",
     ),
+    publications(
+      "       select id, 'processing', 'succeeded', fence, $5, 'settled'\n       from job\n",
+      "       select id, 'processing', 'succeeded', fence, $5, 'settled'\n       from job\n       where false\n",
+    ),
   ),
 ];
 
@@ -134,17 +160,27 @@ const ofClaims: readonly Mutant[] = [
     'a claim reads the bell',
     ['I6', 'I12'],
     claims('       not_before <= now() as may_begin,', '       ring_at <= now() as may_begin,'),
+    claims('         and jobs.not_before <= now()\n', '         and jobs.ring_at <= now()\n'),
   ),
   mutant(
     'a claim does not look at the lease',
     ['I12'],
     claims('       lease_until <= now() as lease_over,', '       lease_until is not null as lease_over,'),
   ),
-  mutant('a claim does not count its attempt', ['I22', 'I6'], claims('             attempts = attempts + 1,\n', '')),
+  mutant('a claim does not look at the state', ['I12'], claims("         and jobs.state = 'queued'\n", '')),
+  mutant(
+    'a claim writes no history',
+    ['I22'],
+    claims(
+      "       select id, 'queued', 'processing', fence, $3, 'claimed'\n       from job\n",
+      "       select id, 'queued', 'processing', fence, $3, 'claimed'\n       from job\n       where false\n",
+    ),
+  ),
+  mutant('a claim does not count its attempt', ['I22', 'I6'], claims('  attempts = attempts + 1,\n', '')),
   mutant(
     'a claim does not count the crash before it',
     ['I22', 'I6'],
-    claims("             crashes = crashes + case when $6 = 'processing' then 1 else 0 end,\n", ''),
+    claims(',\n             crashes = crashes + 1\n         where', '\n         where'),
   ),
   mutant(
     'crashes have no end',
@@ -154,17 +190,18 @@ const ofClaims: readonly Mutant[] = [
   mutant(
     'a claim does not move the fence',
     ['I9'],
-    claims('             fence = fence + 1,\n', '             fence = greatest(fence, 1),\n'),
+    claims('  fence = fence + 1,\n', '  fence = greatest(fence, 1),\n'),
   ),
   mutant(
     'a claim does not need the recipe',
     ['I18'],
     claims('if (!request.versions.includes(job.version)) {', 'if (request.versions.length === 0) {'),
+    claims('         and jobs.version = any($6::int[])\n', '         and $6::int[] is not null\n'),
   ),
   mutant(
     'the folder of a dead attempt is left',
     ['I19'],
-    claims('      await cleanDeadAttempt(db, job, request.graceMs);\n', ''),
+    claims('  await cleanDeadAttempt(db, job, request.graceMs);\n', ''),
   ),
 ];
 

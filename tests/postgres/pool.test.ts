@@ -1,8 +1,9 @@
 /** What becomes of a fault on the way to PostgreSQL: which of the store's two faults it is, and that the process lives. */
 import assert from 'node:assert/strict';
-import test from 'node:test';
+import test, { describe, it } from 'node:test';
 import { StoreError } from '../../src/pipeline/store.ts';
 import { createPool, listen, type Pool, single, transaction } from '../../src/postgres/pool.ts';
+import { namedMax } from '../../src/postgres/statements.ts';
 import { onEnd } from '../support/on-end.ts';
 import { freshDatabase } from '../support/postgres.ts';
 import { startTcpProxy } from '../support/tcp-proxy.ts';
@@ -82,7 +83,7 @@ test('a connection lost before the COMMIT is unavailable, and nothing was writte
 test('a transaction whose session the server ends is unavailable, and the next one works', async (t) => {
   const { pool, far, ids } = await prepare(t);
   const work = transaction(far, async (db) => {
-    const pid = (await db.query('select pg_backend_pid() as pid')).rows[0].pid;
+    const pid = (await db.query('select pg_backend_pid() as pid')).rows[0]?.pid;
     await pool.query('select pg_terminate_backend($1)', [pid]);
     await db.query('insert into notes values (1)');
   });
@@ -203,4 +204,97 @@ test('a listener without a server closes at once', async () => {
   });
   await until('it failed', () => losses.length > 0);
   await listener.close();
+});
+
+/** A pool of one session, a table of one column, and what the session has prepared. */
+async function prepareOne(t: test.TestContext) {
+  const { pool, url } = await freshDatabase(t, { empty: true });
+  await pool.query('create table notes (id int primary key)');
+  const one = createPool({ url, max: 1, name: 'one' });
+  onEnd(t, () => one.end());
+  const prepared = async () => {
+    const { rows } = await one.query<{ statement: string }>('select statement from pg_prepared_statements');
+    return rows.map(({ statement }) => statement);
+  };
+  const session = async () => (await one.query('select pg_backend_pid() as pid')).rows[0].pid;
+  return { pool, one, prepared, session };
+}
+
+const add = 'insert into notes (id) values ($1) returning *';
+const read = 'select * from notes where id >= $1';
+
+describe('prepared statements', () => {
+  it('are one a text and session, of statements and inside transactions alike; what has no values goes plain', async (t) => {
+    const { one, prepared } = await prepareOne(t);
+    for (const id of [1, 2]) {
+      await single(one, add, [id], { writes: true });
+      await transaction(one, (db) => db.query(add, [id + 2]));
+    }
+    await single(one, 'select 1; select 2', [], { writes: false });
+    await single(one, read, [1], { writes: false, replan: true });
+    assert.deepEqual(await prepared(), [add]);
+  });
+
+  it('repeat once what a migration made stale: a statement as well as a transaction, whose work is done once', async (t) => {
+    const { pool, one, session, prepared } = await prepareOne(t);
+    const work = (id: number) =>
+      transaction(one, async (db) => {
+        const { rows } = await db.query(add, [id]);
+        return [...rows, ...(await db.query(read, [id])).rows];
+      });
+    await single(one, add, [1], { writes: true });
+    await work(2);
+    const old = await session();
+    await pool.query(`alter table notes add column said text default 'new'`);
+    assert.deepEqual((await single(one, add, [3], { writes: true })).rows, [{ id: 3, said: 'new' }]);
+    assert.notEqual(await session(), old, 'the session with the old plans ended');
+    assert.deepEqual(await work(4), Array(2).fill({ id: 4, said: 'new' }));
+    assert.deepEqual((await prepared()).sort(), [add, read]);
+    await pool.query(`alter table notes add column seen text default 'newer'`);
+    assert.deepEqual(await work(5), Array(2).fill({ id: 5, said: 'new', seen: 'newer' }));
+    assert.deepEqual(
+      (await pool.query('select id from notes order by id')).rows.map(({ id }) => id),
+      [1, 2, 3, 4, 5],
+    );
+  });
+
+  it('repeat once what the session does not know, or has given its name away', async (t) => {
+    const { one } = await prepareOne(t);
+    await single(one, add, [1], { writes: true });
+    await one.query('deallocate all');
+    await single(one, add, [2], { writes: true });
+    await single(one, add, [3], { writes: true });
+    const { rows } = await one.query<{ name: string }>('select name from pg_prepared_statements');
+    const name = rows[0]?.name ?? assert.fail();
+    assert.match(name, /^skrepka_[0-9a-f]{16}$/);
+    // A new session, of which the pool knows nothing yet.
+    (await one.connect()).release(true);
+    await one.query(`prepare ${name} as select 1`);
+    await transaction(one, (db) => db.query(add, [4]));
+    assert.equal((await one.query('select from notes')).rowCount, 4);
+  });
+
+  it('do not hide an error that the statement itself has, nor repeat it', async (t) => {
+    const { one, session } = await prepareOne(t);
+    const refused = (code: string) => (error: unknown) => (error as { code?: string }).code === code;
+    const before = await session();
+    let runs = 0;
+    const unsupported = transaction(one, (db) => {
+      runs += 1;
+      return db.query(`select $1::int from notes full join notes as other on notes.id > other.id`, [1]);
+    });
+    await assert.rejects(unsupported, refused('0A000'));
+    await assert.rejects(single(one, 'select from nothing where id = $1', [1], { writes: false }), refused('42P01'));
+    assert.equal(runs, 1);
+    assert.equal(await session(), before);
+  });
+
+  it('have a bound, beyond which texts work without a name', async (t) => {
+    const { one, prepared } = await prepareOne(t);
+    for (let n = 0; n < namedMax + 20; n += 1) {
+      const { rows } = await single(one, `select $1::int + ${n} as sum`, [1], { writes: false });
+      assert.deepEqual(rows, [{ sum: n + 1 }]);
+    }
+    assert.ok((await prepared()).length <= namedMax);
+  });
 });

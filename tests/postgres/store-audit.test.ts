@@ -135,10 +135,10 @@ async function recorded(pool: Pool): Promise<{ text: string; values: readonly un
   const client = await pool.connect();
   const query = client.query.bind(client) as (...args: unknown[]) => unknown;
   Object.assign(client, {
-    query: (text: string, values: unknown[], ...rest: unknown[]) => {
-      sent.push({ text, values });
-      // The pool's own queries bring a callback.
-      return query(text, values, ...rest);
+    query: (statement: string | { text: string; values?: unknown[] }, ...rest: unknown[]) => {
+      if (typeof statement === 'object') sent.push({ values: [], ...statement });
+      // The pool's own queries are plain and bring a callback.
+      return query(statement, ...rest);
     },
   });
   client.release();

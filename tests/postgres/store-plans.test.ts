@@ -1,12 +1,15 @@
 /** What is asked all day long is read by its index, whatever has piled up: with ten thousand waiting and many more finished jobs. */
 import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
-import { accept, arrive, load } from '../../src/postgres/attachments.ts';
+import { accept, arrive, listAttachments, load } from '../../src/postgres/attachments.ts';
 import { countAnnounced, recentPace, ringAgain, takeDue, untilDueMs } from '../../src/postgres/bells.ts';
-import { type Pool, transaction } from '../../src/postgres/pool.ts';
+import { type Claimed, claim, renew } from '../../src/postgres/claims.ts';
+import { type Pool, single, transaction } from '../../src/postgres/pool.ts';
+import { listJobs } from '../../src/postgres/queue.ts';
 import { retire } from '../../src/postgres/retention.ts';
+import { settle } from '../../src/postgres/settle.ts';
 import { type Read, readsOf } from '../support/plans.ts';
-import { newUpload, startStore } from '../support/store.ts';
+import { newClaim, newUpload, resultOf, startStore, times } from '../support/store.ts';
 
 const waiting = 10_000;
 const announced = 100;
@@ -62,7 +65,10 @@ async function startFull(t: TestContext) {
     );
   });
   await s.pool.query('vacuum analyze jobs, attachments');
-  return { pool: s.pool, readsOf: (work: (pool: Pool) => Promise<unknown>) => readsOf(s.pool, work) };
+  return {
+    ...s,
+    readsOf: (work: (pool: Pool) => Promise<unknown>, generic = false) => readsOf(s.pool, work, { generic }),
+  };
 }
 
 /** Every read is by an index and looks at few rows. */
@@ -74,18 +80,28 @@ function assertFew(reads: readonly Read[], rowsMax: number, indexes: RegExp) {
   }
 }
 
+/** The session keeps no plan of a list for any filter: where it had one, its use would hang on an estimate. */
+async function assertNoList(pool: Pool) {
+  const kept = `select statement from pg_prepared_statements where statement like '%is null or%'`;
+  assert.deepEqual((await single(pool, kept, [], { writes: false })).rows, []);
+}
+
 describe('with ten thousand waiting and thirty thousand finished jobs', () => {
   it('the relay reads what it takes and what is announced, and nothing else', async (t) => {
     const s = await startFull(t);
     const own = /^jobs_(waiting|waiting_due|ringing|claimed|pkey)$/;
     const few = announced + 64;
-    const taken = await s.readsOf((pool) => takeDue(pool, { limit: 50, window: 1_000, takenMs: 10_000 }));
-    assertFew(taken, few, own);
-    assert.ok(
-      taken.some(({ where }) => where === 'jobs_waiting'),
-      'places go by turn',
-    );
-    assertFew(await s.readsOf((pool) => takeDue(pool, { limit: 50, window: 32, takenMs: 10_000 })), few, own);
+    for (const generic of [false, true]) {
+      const take = (limit: number, window: number) =>
+        s.readsOf((pool) => takeDue(pool, { limit, window, takenMs: 10_000 }), generic);
+      const taken = await take(25, 1_000);
+      assertFew(taken, few, own);
+      assert.ok(
+        taken.some(({ where }) => where === 'jobs_waiting'),
+        'places go by turn',
+      );
+      assertFew(await take(50, 32), few, own);
+    }
     assertFew(await s.readsOf(countAnnounced), few, own);
     assertFew(await s.readsOf((pool) => untilDueMs(pool, 1_000)), few, own);
     assertFew(await s.readsOf(recentPace), few, own);
@@ -99,12 +115,14 @@ describe('with ten thousand waiting and thirty thousand finished jobs', () => {
     );
     const ownerId = rows[0]?.id ?? assert.fail();
     const each = (waiting + announced) / 50;
-    const arrival = await s.readsOf((pool) => arrive(pool, ownerId));
-    assertFew(arrival, each, /^jobs_(unfinished_by_owner|by_owner)$/);
-    const reads = await s.readsOf((pool) => accept(pool, newUpload(ownerId)));
-    const turn = reads.filter(({ where }) => where.startsWith('jobs'));
-    assertFew(turn, 2, /^jobs_(unfinished_by_owner|waiting)$/);
-    assert.equal(turn.length, 2);
+    for (const generic of [false, true]) {
+      const arrival = await s.readsOf((pool) => arrive(pool, ownerId), generic);
+      assertFew(arrival, each + 1, /^jobs_(unfinished_by_owner|by_owner)$/);
+      const reads = await s.readsOf((pool) => accept(pool, newUpload(ownerId)), generic);
+      const turn = reads.filter(({ where }) => where.startsWith('jobs'));
+      assertFew(turn, 2, /^jobs_(unfinished_by_owner|waiting)$/);
+      assert.equal(turn.length, 2);
+    }
   });
 
   it('retention looks at what it may take, not at all that was ever finished', async (t) => {
@@ -148,5 +166,47 @@ describe('with ten thousand waiting and thirty thousand finished jobs', () => {
       assert.deepEqual([read.how, read.heapFetches], ['Index Only Scan', 0], JSON.stringify(read));
       assert.ok(read.rows <= waiting + announced, JSON.stringify(read));
     }
+  });
+
+  it('an attempt reads its own job and attachment, and nothing else', async (t) => {
+    const s = await startFull(t);
+    const own = /^(jobs_pkey|attachments_pkey|variants_pkey|jobs_attachment_id_version_key)$/;
+    for (const generic of [false, true]) {
+      const { id, jobId } = await s.accept();
+      let claimed: Claimed | undefined;
+      const begin = async (pool: Pool) => {
+        claimed = await claim(pool, newClaim(jobId));
+      };
+      assertFew(await s.readsOf(begin, generic), 1, own);
+      assert.ok(claimed?.result.kind === 'claimed');
+      const { attempt } = claimed.result.claim;
+      assertFew(await s.readsOf((pool) => renew(pool, attempt, times), generic), 1, own);
+      const options = { ...times, who: 'worker-1' };
+      assertFew(await s.readsOf((pool) => settle(pool, attempt, resultOf(attempt), options), generic), 1, own);
+      assert.equal((await s.attachmentRow(id)).state, 'ready');
+    }
+  });
+
+  it('a list reads by the filters that it has, also when it was often asked without them', async (t) => {
+    const s = await startFull(t);
+    const { rows } = await s.pool.query<{ owner: string; attachment: string }>(
+      `select owner_id as owner, attachment_id as attachment from jobs where state = 'queued' limit 1`,
+    );
+    const { owner, attachment } = rows[0] ?? assert.fail();
+    const all = { state: null, errorCode: null, cursor: null, limit: 10, ownerId: null };
+    const ofJobs = await s.readsOf(async (pool) => {
+      for (let n = 0; n < 8; n += 1) await listJobs(pool, all);
+      assert.equal((await listJobs(pool, { ...all, attachmentId: attachment })).items.length, 1);
+      await assertNoList(pool);
+    });
+    assertFew(ofJobs, 11, /^(jobs_pkey|attachments_pkey|jobs_attachment_id_version_key)$/);
+    const ofUploads = await s.readsOf(async (pool) => {
+      let cursor: string | null = null;
+      for (let n = 0; n < 12; n += 1) {
+        cursor = (await listAttachments(pool, owner, { state: null, cursor, limit: 10 })).nextCursor;
+      }
+      await assertNoList(pool);
+    });
+    assertFew(ofUploads, 11, /^(attachments_by_owner|jobs_attachment_id_version_key|variants_pkey)$/);
   });
 });

@@ -9,6 +9,7 @@ import { type Embedded, startEmbedded } from '../../src/postgres/embedded.ts';
 import { connect } from '../../src/postgres/pool.ts';
 import type { BrokerHarness } from '../contract/broker.ts';
 import { openPostgresBroker } from './broker-sql.ts';
+import { until } from './until.ts';
 
 const log = { debug() {}, info() {}, warn() {}, error: console.error };
 // A killed process loses nothing that it gave to the operating system, and nobody pulls the plug here.
@@ -88,7 +89,7 @@ export async function createPostgresHarness(server: BrokerServer): Promise<Broke
     stop: server.stop,
     kill: server.kill,
     start: server.start,
-    wipe: () => server.admin('drop schema skrepka_broker cascade', database),
+    wipe: () => wipe(server, database),
     cut: () => server.admin(`select pg_terminate_backend(pid) from pg_stat_activity where datname = '${database}'`),
     takeAndDie: (visibilityMs) => takeAndDie(url, visibilityMs),
     async close() {
@@ -96,6 +97,16 @@ export async function createPostgresHarness(server: BrokerServer): Promise<Broke
       await server.admin(`drop database ${database} with (force)`);
     },
   };
+}
+
+/** A take that is under way locks the two tables in its own order, and either may be the victim: it is done again. */
+async function wipe(server: BrokerServer, database: string): Promise<void> {
+  await until('the queue is dropped', () =>
+    server.admin('drop schema skrepka_broker cascade', database).then(
+      () => true,
+      (error: { code?: string }) => (error.code === '40P01' ? false : Promise.reject(error)),
+    ),
+  );
 }
 
 async function takeAndDie(url: string, visibilityMs: number): Promise<void> {

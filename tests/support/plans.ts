@@ -11,10 +11,18 @@ export interface Read {
   readonly heapFetches: number;
 }
 
-/** Does work on a connection whose statements the server explains as they run, and answers how they read. Needs a superuser. */
-export async function readsOf(full: Pool, work: (pool: Pool) => Promise<unknown>): Promise<Read[]> {
+/**
+ * Does work on a connection whose statements the server explains as they run, and answers how they read. Needs a superuser.
+ * `generic`: by the plans for any value, which the server may choose for a prepared statement.
+ */
+export async function readsOf(
+  full: Pool,
+  work: (pool: Pool) => Promise<unknown>,
+  { generic = false } = {},
+): Promise<Read[]> {
   const client = await full.connect();
   try {
+    if (generic) await client.query('set plan_cache_mode = force_generic_plan');
     await client.query(`load 'auto_explain'`);
     await client.query('set auto_explain.log_min_duration = 0');
     await client.query('set auto_explain.log_analyze = on');
