@@ -19,6 +19,7 @@ import { checkBlobKey, checkBlobPrefix } from '../pipeline/blob-key.ts';
 import { type BlobEntry, BlobError, type Blobs, type ByteRange } from '../pipeline/ports.ts';
 import { codeOf, faultOf, ignoreMissing, ignoreMissingObject, io } from './blobs-file/faults.ts';
 import {
+  isStill,
   locate,
   look,
   moveInto,
@@ -58,7 +59,16 @@ export function createFileBlobs({ dir, owner }: FileBlobsDeps, settings: FileBlo
   const batches = createBatches(batchBytes);
   let prepared: Promise<Place> | null = null;
 
-  function place(): Promise<Place> {
+  /** Of every call: what was opened may have been unmounted or replaced since. */
+  async function place(): Promise<Place> {
+    const opening = opened();
+    const at = await opening;
+    if (await isStill(at)) return at;
+    if (prepared === opening) prepared = null;
+    return await opened();
+  }
+
+  function opened(): Promise<Place> {
     prepared ??= openPlace().catch((error: unknown) => {
       prepared = null;
       throw faultOf(error, 'write', 'the object folder');

@@ -46,10 +46,10 @@ describe('a folder at the start', () => {
     await mkdir(dir);
     await writeFile(join(dir, 'not-mounted'), 'a note that people leave in a mount point');
     await assert.rejects(blobs.prepare(), sentence);
-    await assert.rejects(blobs.head('a/b'), fault('unavailable'));
-    await assert.rejects(blobs.open('a/b'), fault('unavailable'));
-    await assert.rejects(blobs.put('a/b', pieces(noise(10, 1))), fault('unavailable'));
-    await assert.rejects(blobs.deleteMany(['a/b']), fault('unavailable'));
+    await assert.rejects(blobs.head('staging/b'), fault('unavailable'));
+    await assert.rejects(blobs.open('staging/b'), fault('unavailable'));
+    await assert.rejects(blobs.put('staging/b', pieces(noise(10, 1))), fault('unavailable'));
+    await assert.rejects(blobs.deleteMany(['staging/b']), fault('unavailable'));
     await assert.rejects(blobs.list(''), fault('unavailable'));
     await assert.rejects(blobs.health(), fault('unavailable'));
     assert.deepEqual(await readdir(dir), ['not-mounted']);
@@ -57,21 +57,21 @@ describe('a folder at the start', () => {
 
   test('that is mounted later is used without another start', async (t) => {
     const { dir, away } = await stage(t);
-    await createFileBlobs({ dir, owner: empty(one) }).put('a/b', pieces(noise(10, 1)));
+    await createFileBlobs({ dir, owner: empty(one) }).put('staging/b', pieces(noise(10, 1)));
     await rename(dir, away);
     const blobs = createFileBlobs({ dir, owner: full(one) });
-    await assert.rejects(blobs.head('a/b'), fault('unavailable'));
+    await assert.rejects(blobs.head('staging/b'), fault('unavailable'));
     await rename(away, dir);
-    sameBytes(await read(blobs, 'a/b'), noise(10, 1), 'a/b');
+    sameBytes(await read(blobs, 'staging/b'), noise(10, 1), 'staging/b');
     await blobs.health();
   });
 
   test('with objects of a build that made no marks is taken over', async (t) => {
     const { dir, markOf } = await stage(t);
-    await mkdir(join(dir, 'a'), { recursive: true });
-    await writeFile(join(dir, 'a/b'), noise(10, 1));
+    await mkdir(join(dir, 'staging'), { recursive: true });
+    await writeFile(join(dir, 'staging/b'), noise(10, 1));
     const blobs = createFileBlobs({ dir, owner: full(one) });
-    sameBytes(await read(blobs, 'a/b'), noise(10, 1), 'a/b');
+    sameBytes(await read(blobs, 'staging/b'), noise(10, 1), 'staging/b');
     assert.equal(await markOf(), `${one}\n`);
   });
 
@@ -82,8 +82,8 @@ describe('a folder at the start', () => {
     await mkdir(dir);
     await writeFile(join(dir, '.skrepka'), '');
     await blobs.prepare();
-    assert.equal(await blobs.head('a/b'), null);
-    await blobs.put('a/c', pieces(noise(10, 1)));
+    assert.equal(await blobs.head('staging/b'), null);
+    await blobs.put('staging/c', pieces(noise(10, 1)));
     // Until there is an object again, a further start must not ask for it anew; then it is a folder like any other.
     assert.equal(await markOf(), '');
     await createFileBlobs({ dir, owner: full(one) }).health();
@@ -94,7 +94,7 @@ describe('a folder at the start', () => {
     const { dir, away } = await stage(t);
     await createFileBlobs({ dir, owner: empty(one) }).prepare();
     await rename(dir, away);
-    await createFileBlobs({ dir, owner: empty(one) }).put('a/b', pieces(noise(10, 1)));
+    await createFileBlobs({ dir, owner: empty(one) }).put('staging/b', pieces(noise(10, 1)));
     await rm(dir, { recursive: true });
     await rename(away, dir);
     await assert.rejects(createFileBlobs({ dir, owner: full(one) }).prepare(), refusal(/mount it/));
@@ -102,26 +102,33 @@ describe('a folder at the start', () => {
 
   test('of another database is refused, even by an empty one, until its mark is emptied', async (t) => {
     const { dir, markOf } = await stage(t);
-    await createFileBlobs({ dir, owner: empty(one) }).put('a/b', pieces(noise(10, 1)));
+    await createFileBlobs({ dir, owner: empty(one) }).put('staging/b', pieces(noise(10, 1)));
     for (const owner of [empty(other), full(other)]) {
       const blobs = createFileBlobs({ dir, owner });
-      await assert.rejects(blobs.deleteMany(['a/b']), refusal(/belongs to another database.*empty that file/));
+      await assert.rejects(blobs.deleteMany(['staging/b']), refusal(/belongs to another database.*empty that file/));
     }
-    await access(join(dir, 'a/b'));
+    await access(join(dir, 'staging/b'));
     await writeFile(join(dir, '.skrepka'), '\n');
     await createFileBlobs({ dir, owner: full(other) }).prepare();
     assert.equal(await markOf(), `${other}\n`);
   });
 
-  test('of another database is taken over while neither has an object: nothing can be lost', async (t) => {
+  test('of another database is refused also while neither has an object: both would take uploads in it', async (t) => {
     const { dir, markOf } = await stage(t);
     const first = createFileBlobs({ dir, owner: empty(one) });
     await first.health();
-    await createFileBlobs({ dir, owner: empty(other) }).put('a/b', pieces(noise(10, 1)));
-    assert.equal(await markOf(), `${other}\n`);
-    await assert.rejects(first.health(), fault('unavailable'));
-    await createFileBlobs({ dir, owner: full(other) }).deleteMany(['a/b']);
-    await assert.rejects(createFileBlobs({ dir, owner: full(one) }).prepare(), fault('unavailable'));
+    const second = createFileBlobs({ dir, owner: empty(other) });
+    await assert.rejects(second.put('staging/b', pieces(noise(10, 1))), refusal(/belongs to another database/));
+    assert.equal(await markOf(), `${one}\n`);
+    await first.put('staging/b', pieces(noise(10, 1)));
+  });
+
+  test('with files of somebody else and none of ours is not the one that the database names', async (t) => {
+    const { dir } = await stage(t);
+    await mkdir(join(dir, 'projects'), { recursive: true });
+    await writeFile(join(dir, 'projects/readme.txt'), 'x');
+    await assert.rejects(createFileBlobs({ dir, owner: full(one) }).prepare(), refusal(/mount it/));
+    assert.deepEqual(await readdir(dir), ['projects']);
   });
 
   test('is not touched while nobody can say whose it is, and is asked for again', async (t) => {
@@ -140,12 +147,12 @@ describe('a folder under a running process', () => {
   test('that becomes an empty mount point, or another’s, is an outage, and nothing is made in it', async (t) => {
     const { dir, away } = await stage(t);
     const blobs = createFileBlobs({ dir, owner: empty(one) });
-    await blobs.put('a/b', pieces(noise(10, 1)));
+    await blobs.put('staging/b', pieces(noise(10, 1)));
     await rename(dir, away);
     await mkdir(dir);
     const isAway = async () => {
-      await assert.rejects(blobs.head('a/b'), fault('unavailable'));
-      await assert.rejects(blobs.put('a/c', pieces(noise(10, 1))), fault('unavailable'));
+      await assert.rejects(blobs.head('staging/b'), fault('unavailable'));
+      await assert.rejects(blobs.put('staging/c', pieces(noise(10, 1))), fault('unavailable'));
       await assert.rejects(blobs.health(), fault('unavailable'));
     };
     await isAway();
@@ -154,7 +161,49 @@ describe('a folder under a running process', () => {
     await isAway();
     await rm(dir, { recursive: true });
     await rename(away, dir);
-    sameBytes(await read(blobs, 'a/b'), noise(10, 1), 'a/b');
+    sameBytes(await read(blobs, 'staging/b'), noise(10, 1), 'staging/b');
+  });
+
+  test('that another one takes the place of, whole and with our keys, takes and tells nothing', async (t) => {
+    const { dir, away } = await stage(t);
+    const elsewhere = `${away}-other`;
+    const theirs = createFileBlobs({ dir: elsewhere, owner: empty(other) });
+    await theirs.put('staging/b', pieces(noise(10, 2)));
+    const blobs = createFileBlobs({ dir, owner: full(one) });
+    await mkdir(join(dir, 'staging'), { recursive: true });
+    await writeFile(join(dir, 'staging/b'), noise(10, 1));
+    await blobs.prepare();
+    await rename(dir, away);
+    await rename(elsewhere, dir);
+    await assert.rejects(blobs.put('staging/c', pieces(noise(10, 1))), refusal(/another database/));
+    await assert.rejects(blobs.head('staging/none'), fault('unavailable'));
+    await assert.rejects(read(blobs, 'staging/b'), fault('unavailable'));
+    await assert.rejects(blobs.list('staging/'), fault('unavailable'));
+    await assert.rejects(blobs.deleteMany(['staging/b']), fault('unavailable'));
+    assert.deepEqual(await readdir(join(dir, 'staging')), ['b']);
+    await rename(dir, elsewhere);
+    await rename(away, dir);
+    sameBytes(await read(blobs, 'staging/b'), noise(10, 1), 'staging/b');
+  });
+
+  test('whose disk goes and leaves a mount point with a mark of our own takes nothing, and goes on when it is back', async (t) => {
+    const { dir, away } = await stage(t);
+    await createFileBlobs({ dir, owner: empty(one) }).prepare();
+    const mountPoint = `${away}-below`;
+    await rename(dir, mountPoint);
+    const blobs = createFileBlobs({ dir, owner: async () => ({ id: one, namesObjects: isUsed }) });
+    let isUsed = false;
+    await blobs.put('staging/b', pieces(noise(10, 1)));
+    isUsed = true;
+    await rename(dir, away);
+    await rename(mountPoint, dir);
+    await mkdir(join(dir, 'staging'));
+    await assert.rejects(blobs.put('staging/c', pieces(noise(10, 1))), refusal(/mount it/));
+    await assert.rejects(blobs.head('staging/b'), fault('unavailable'));
+    assert.deepEqual(await readdir(join(dir, 'staging')), []);
+    await rename(dir, mountPoint);
+    await rename(away, dir);
+    sameBytes(await read(blobs, 'staging/b'), noise(10, 1), 'staging/b');
   });
 
   test('whose temporary folder was tidied away gets it again: uploads, copies and health go on', async (t) => {
@@ -163,10 +212,10 @@ describe('a folder under a running process', () => {
     const tidy = () => rm(join(dir, '.tmp'), { recursive: true });
     await blobs.prepare();
     await tidy();
-    await blobs.put('a/b', pieces(noise(10, 1)));
+    await blobs.put('staging/b', pieces(noise(10, 1)));
     await tidy();
-    await blobs.copy('a/b', 'a/c');
-    sameBytes(await read(blobs, 'a/c'), noise(10, 1), 'a/c');
+    await blobs.copy('staging/b', 'staging/c');
+    sameBytes(await read(blobs, 'staging/c'), noise(10, 1), 'staging/c');
     await tidy();
     assert.equal(await blobs.head('x/y'), null);
     await blobs.health();

@@ -9,7 +9,7 @@ import { dirname, join } from 'node:path';
 import { BlobError } from '../../pipeline/ports.ts';
 import { isAbandoned, processTag } from '../../process-tag.ts';
 import { codeOf, faultOf, ignoreMissing, ignoreMissingObject, io } from './faults.ts';
-import { isMarked, mark, type Owner, requireMark } from './marker.ts';
+import { identityOf, isMarked, mark, type Owner, requireMark } from './marker.ts';
 
 /** A folder can vanish between its making and the rename into it, when somebody deletes its last object. */
 const moveAttemptsMax = 100;
@@ -20,6 +20,8 @@ export interface Place {
   readonly temporary: string;
   /** Whose objects these are; null where nobody said. */
   readonly ownerId: string | null;
+  /** Which file the mark was when the folder was opened. */
+  readonly markId: string | null;
   /** First-level folders whose entry in `root` is durable. They are never removed, so this stays true. */
   readonly durable: Set<string>;
 }
@@ -37,7 +39,17 @@ export async function prepare(dir: string, owner: Owner | null): Promise<Place> 
     await mark(root, owner?.id ?? '', temporaryPath(temporary));
     await syncFolder(root);
   }
-  return { root, temporary, ownerId: owner?.id ?? null, durable: new Set() };
+  return { root, temporary, ownerId: owner?.id ?? null, markId: await identityOf(root), durable: new Set() };
+}
+
+/**
+ * Whether the folder is still the one that was opened. False: another one stands in its place now, a disk that was mounted again
+ * perhaps, and has to be opened anew. Rejects `unavailable` where no mark is, or another's.
+ */
+export async function isStill({ root, ownerId, markId }: Place): Promise<boolean> {
+  if ((await identityOf(root)) === markId) return true;
+  await requireMark(root, ownerId);
+  return false;
 }
 
 async function syncUpwards(from: string, to: string): Promise<void> {

@@ -1,11 +1,12 @@
 /**
  * The file `.skrepka` in the folder of the objects: that this is the folder, and whose it is.
  *
- * Its life: made once, by the first process that uses a new folder; read when that folder is opened, whenever an object is
- * missing and at every question for health; never removed. A disk that is not mounted leaves an empty folder behind, in which every object
- * would be missing for good: without this file nothing is missing there, the folder is away.
+ * Its life: made once, by the first process that uses a new folder; read when that folder is opened, when an object's folder is
+ * missing and at every question for health; before each call it is looked whether it is still the same file; never removed. A
+ * disk that is not mounted leaves an empty folder behind, in which every object would be missing for good: without this file
+ * nothing is missing there, the folder is away.
  */
-import { open, readFile, rename } from 'node:fs/promises';
+import { lstat, open, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isBlobKey } from '../../pipeline/blob-key.ts';
 import { BlobError } from '../../pipeline/ports.ts';
@@ -40,7 +41,7 @@ export async function isMarked(dir: string, owner: Owner | null): Promise<boolea
     );
   }
   if (found === owner.id) return true;
-  if (found === null || found === '' || isEmpty) return false;
+  if (found === null || found === '') return false;
   throw ofAnother(dir);
 }
 
@@ -79,10 +80,23 @@ async function read(dir: string): Promise<string | null> {
   }
 }
 
-/** A key of ours lies below a folder: a note that somebody left in an empty mount point is none. */
+/** A key of ours lies below a folder: a note that somebody left in an empty mount point is none, nor are the files of another disk. */
 async function holdsObjects(dir: string): Promise<boolean> {
-  for await (const key of walk(dir, '', { prefix: '', after: '', batch: 100 })) {
-    if (key.includes('/') && isBlobKey(key)) return true;
+  for (const folder of ['attachments/', 'staging/']) {
+    for await (const key of walk(dir, folder, { prefix: folder, after: '', batch: 100 })) {
+      if (isBlobKey(key)) return true;
+    }
   }
   return false;
+}
+
+/** The file itself, not its words: another disk that is mounted over the folder has another one. */
+export async function identityOf(root: string): Promise<string | null> {
+  try {
+    const { dev, ino } = await lstat(join(root, name), { bigint: true });
+    return `${dev}:${ino}`;
+  } catch (error) {
+    if (codeOf(error) === 'ENOENT' || codeOf(error) === 'ENOTDIR') return null;
+    throw faultOf(error, 'write', 'the mark of the object folder');
+  }
 }
