@@ -31,9 +31,11 @@ const uploadAndJob = `
 export const graphileWorker: QueueSide = {
   async prepare({ databaseUrl }) {
     await createUploads(databaseUrl);
-    const tools = await makeWorkerUtils({ preset: { worker: { connectionString: databaseUrl, logger } } });
+    const pgPool = openPool(databaseUrl, 2);
+    const tools = await makeWorkerUtils({ pgPool, preset: { worker: { logger } } });
     await tools.migrate();
     await tools.release();
+    await pgPool.end();
   },
 
   async openApi({ databaseUrl }) {
@@ -48,12 +50,13 @@ export const graphileWorker: QueueSide = {
   },
 
   async openWorker({ databaseUrl }, { slots, onDone }) {
+    // Given, so that its end can be waited for.
+    const pgPool = openPool(databaseUrl, 2 * slots + 2);
     const runner = await run({
+      pgPool,
       preset: {
         worker: {
-          connectionString: databaseUrl,
           concurrentJobs: slots,
-          maxPoolSize: 2 * slots + 2,
           localQueue: { size: slots + 1 },
           completeJobBatchDelay: 0,
           failJobBatchDelay: 0,
@@ -70,7 +73,12 @@ export const graphileWorker: QueueSide = {
         },
       },
     });
-    return { close: () => runner.stop() };
+    return {
+      async close() {
+        await runner.stop();
+        await pgPool.end();
+      },
+    };
   },
 
   count: ({ databaseUrl }) =>
