@@ -6,7 +6,7 @@
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { constants, createReadStream } from 'node:fs';
-import { access, lstat, mkdir, open as openFile, readdir, rm, rmdir } from 'node:fs/promises';
+import { access, lstat, mkdir, open as openFile, readdir, rm, rmdir, statfs } from 'node:fs/promises';
 import { join, resolve, sep } from 'node:path';
 import { describe } from '../errors.ts';
 import { type Scratch, type ScratchDir, ScratchError } from '../pipeline/ports.ts';
@@ -20,10 +20,19 @@ const openAttemptsMax = 100;
 const fillingBytes = 256 * 1024;
 
 /**
- * `dir` is made when missing. `roomBytes`: what `health` must be able to write, the size of the largest original. Failures of the
- * disk reject `ScratchError`, with the system's words for the log.
+ * `dir` is made when missing. `roomBytes`: what `health` must be able to write, the size of the largest original; half of its file
+ * system, whose size in bytes `sizeOf` tells (0: nobody knows), where that is less: what no room could ever be made for would end the
+ * worker for good. Failures of the disk reject `ScratchError`, with the system's words for the log.
  */
-export function createFileScratch({ dir, roomBytes = 1024 * 1024 }: { dir: string; roomBytes?: number }): Scratch {
+export function createFileScratch({
+  dir,
+  roomBytes = 1024 * 1024,
+  sizeOf = fileSystemBytes,
+}: {
+  dir: string;
+  roomBytes?: number;
+  sizeOf?: (path: string) => Promise<number>;
+}): Scratch {
   const root = resolve(dir);
   const own = join(root, processTag());
   let asked = 0;
@@ -49,7 +58,10 @@ export function createFileScratch({ dir, roomBytes = 1024 * 1024 }: { dir: strin
       asked += 1;
       const folder = await open(`health-${asked}`);
       try {
-        await folder.write('room', filling(roomBytes));
+        const size = await sizeOf(folder.path).catch((error: unknown) => {
+          throw failure('learn the size of the scratch file system', error);
+        });
+        await folder.write('room', filling(size > 0 ? Math.min(roomBytes, Math.floor(size / 2)) : roomBytes));
       } finally {
         await folder.remove();
       }
@@ -72,6 +84,12 @@ export function createFileScratch({ dir, roomBytes = 1024 * 1024 }: { dir: strin
       }
     },
   };
+}
+
+/** Of a tmpfs without a bound, and of some file systems of other hosts, it is 0. */
+async function fileSystemBytes(path: string): Promise<number> {
+  const { blocks, bsize } = await statfs(path);
+  return blocks * bsize;
 }
 
 async function* filling(bytes: number): AsyncGenerator<Uint8Array> {

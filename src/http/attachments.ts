@@ -223,6 +223,7 @@ function readRoute(app: App, { store, signals, clock }: HttpDeps, settings: Http
       const { id } = request.params;
       const { id: userId } = userOf(request);
       const left = new AbortController();
+      // Still to come: `server.ts` lets nobody in here who is gone already.
       reply.raw.once('close', () => left.abort());
       const seconds = request.query.wait ?? 0;
       const place = seconds > 0 ? waits.enter(userId) : null;

@@ -24,9 +24,9 @@ export interface LoggedIn {
 
 export interface Doorkeeper {
   /** Makes an account and logs it in. Throws `registration_closed`, `handle_taken`, or `unavailable` when too many passwords are being hashed. */
-  register(handle: string, password: string, address: string): Promise<LoggedIn>;
+  register(handle: string, password: string, address: string | undefined): Promise<LoggedIn>;
   /** Throws `invalid_credentials`; `too_many_logins` after too many failures of this handle from this address; `unavailable` as above. */
-  logIn(handle: string, password: string, address: string): Promise<LoggedIn>;
+  logIn(handle: string, password: string, address: string | undefined): Promise<LoggedIn>;
 }
 
 type DoorkeeperDeps = Pick<HttpDeps, 'people' | 'clock'>;

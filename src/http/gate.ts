@@ -3,8 +3,9 @@
  *
  * Password hashing needs it: libuv has four threads for files, names and scrypt alike, and each hash takes 32 MiB. And
  * anybody may ask for one, so the line is shared among those who ask: they take turns by where they come from, and when it
- * is full, whoever has fewest in it takes the place of the last of whoever has most. A single sender can fill the line, and
- * keeps nobody else out. A limit for each would do less: behind a proxy everybody comes from one address.
+ * is full, whoever has fewest in it takes the place of the last of whoever has most. Who has
+ * one address, or one network of IPv6, can fill the line and keeps nobody else out; whoever has more of them than the line has places,
+ * as a whole /48 with its 65,536 networks, still can. A limit for each would do less: behind a proxy everybody comes from one address.
  */
 import { SkrepkaError } from '../errors.ts';
 import type { Clock } from '../pipeline/ports.ts';
@@ -110,8 +111,10 @@ export function createGate({ clock }: { clock: Pick<Clock, 'sleep'> }, settings:
 /**
  * Where a request comes from, as far as one sender goes: an address of IPv4, or a network of IPv6, of whose 2^64 addresses
  * (RFC 4291, section 2.5.1) a single machine may use as many as it likes.
+ * Without an address, as the system gives none of a connection that was reset, it is one place for all of those.
  */
-export function networkOf(address: string): string {
+export function networkOf(address: string | undefined): string {
+  if (address === undefined) return 'unknown';
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1];
   if (mapped !== undefined) return mapped;
   if (!address.includes(':')) return address;

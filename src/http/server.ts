@@ -17,6 +17,7 @@ import { newId } from '../ids.ts';
 import type { App, HttpDeps, HttpSettings } from './app.ts';
 import { attachmentRoutes } from './attachments.ts';
 import { authenticate } from './auth.ts';
+import { gone } from './body.ts';
 import { chatRoutes } from './chats.ts';
 import { answerAndClose, answerBrokenConnection, bodyIsOpen, holdContinue } from './connections.ts';
 import { contentRoutes } from './content.ts';
@@ -75,6 +76,7 @@ export async function createServer(deps: HttpDeps, settings: HttpSettings): Prom
     refuseUnroutable(request, methods);
   });
   app.addHook('onRequest', authenticate(deps.people));
+  app.addHook('preHandler', async (request) => refuseDeparted(request));
   declareAccess(app);
   await installContract(app, packageFile.version);
   addSharedSchemas(app);
@@ -189,6 +191,15 @@ function collectMethods(app: App): Map<string, Set<string>> {
     methods.set(route.url, known);
   });
   return methods;
+}
+
+/**
+ * Ends a request whose client went away while it was read or waited for the database: nobody would see the answer, and a
+ * handler that waits for the end of its connection would have missed it. Of a connection that was reset the system tells no
+ * address, before anything else tells of it.
+ */
+function refuseDeparted({ raw: { socket } }: FastifyRequest): void {
+  if (socket.destroyed || socket.remoteAddress === undefined) throw gone();
 }
 
 /** Ends what no route takes before anybody is asked who they are or a body is read. */

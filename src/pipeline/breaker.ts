@@ -4,6 +4,7 @@
  * Life: closed → (a call says that the dependency is away) → open → (a probe answers) → closed. There is no half-open traffic:
  * the probe is the driver's own health check, so a job is never the one that finds out. Waits double up to a bound.
  */
+import { describe } from '../errors.ts';
 import type { Clock, Log, Meter } from './ports.ts';
 
 export interface BreakerSettings {
@@ -36,6 +37,7 @@ export function createBreaker(
   meter.gauge('breaker_open', 0, { dependency });
 
   async function untilItAnswers() {
+    let isTold = false;
     for (
       let waitMs = settings.breakerFloorMs;
       !over.signal.aborted;
@@ -49,8 +51,11 @@ export function createBreaker(
       try {
         await probe();
         return;
-      } catch {
+      } catch (error) {
         meter.count('breaker_probes_failed_total', { dependency });
+        // Once for each time that it opens: the same words at every probe would fill the log of a long outage.
+        if (!isTold) log.warn({ dependency, error: describe(error) }, 'breaker: stays open, the probe failed');
+        isTold = true;
       }
     }
   }

@@ -127,6 +127,35 @@ scratchTest(
   },
 );
 
+scratchTest(
+  'needs room for half of its file system at most, which a file system that is too small for an original still has',
+  async (_scratch, dir) => {
+    const driver = new URL('../../src/drivers/scratch-file.ts', import.meta.url).href;
+    const script = `
+    const { createFileScratch } = await import(${JSON.stringify(driver)});
+    for (const size of [2_000_000, 4_000_000, 0]) {
+      const scratch = createFileScratch({ dir: ${JSON.stringify(dir)}, roomBytes: 1_500_000, sizeOf: async () => size });
+      console.log(await scratch.health().then(() => 'room', (error) => error.name));
+    }`;
+    // No file may become larger than 1 MiB there, as if the disk had no more.
+    const limits = 'trap "" XFSZ; ulimit -f 2048; exec "$@"';
+    const child = spawn('/bin/sh', ['-c', limits, 'sh', process.execPath, '--input-type=module', '-e', script], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const said = wholeOf(child.stdout);
+    const [code] = await once(child, 'exit');
+    assert.equal(code, 0);
+    assert.equal(Buffer.from(await said).toString(), 'room\nScratchError\nScratchError\n');
+    assert.deepEqual(await readdir(dir), []);
+  },
+);
+
+scratchTest('is not healthy where its file system fails to tell its size', async (_scratch, dir) => {
+  const sizeOf = () => Promise.reject(new Error('EIO'));
+  await assert.rejects(createFileScratch({ dir, sizeOf }).health(), { name: 'ScratchError', message: /size.*: EIO/ });
+  assert.deepEqual(await readdir(dir), []);
+});
+
 scratchTest('a sweep removes what dead workers left, and nothing of the living', async (scratch, dir) => {
   await scratch.sweep();
   const own = await scratch.open('attempt-1');

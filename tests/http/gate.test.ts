@@ -146,6 +146,10 @@ describe('where a request comes from', () => {
     };
     for (const [address, network] of Object.entries(networks)) assert.equal(networkOf(address), network);
   });
+
+  it('is one unknown place for all connections of which the system tells no address', () => {
+    assert.equal(networkOf(undefined), 'unknown');
+  });
 });
 
 describe('a flood of log-ins from one address', () => {

@@ -70,6 +70,36 @@ test('a breaker tells whether it is open from its beginning, how often it opened
   assert.equal(meter.counted('breaker_probes_failed_total', { dependency: 'storage' }), probes() - 1);
 });
 
+test('a breaker tells why its first probe failed, once for each time that it opens', async (t) => {
+  const warnings: string[] = [];
+  const log = {
+    ...silent,
+    warn: (fields: object, text: string) => void warnings.push(`${text} ${JSON.stringify(fields)}`),
+  };
+  let up = false;
+  let probes = 0;
+  const probe = async () => {
+    probes += 1;
+    if (!up) throw new Error('no space', { cause: new Error('ENOSPC') });
+  };
+  const quick = { breakerFloorMs: 1, breakerCapMs: 2 };
+  const breaker = createBreaker('disk', probe, { clock: createSystemClock(), log, meter: createTally() }, quick);
+  t.after(() => breaker.end());
+  const told = [
+    'breaker: open, the dependency is away {"dependency":"disk"}',
+    'breaker: stays open, the probe failed {"dependency":"disk","error":"no space: ENOSPC"}',
+  ];
+  for (const times of [1, 2]) {
+    up = false;
+    breaker.trip();
+    const before = probes;
+    await until('probed several times', () => probes >= before + 4);
+    up = true;
+    await breaker.closed(never);
+    assert.deepEqual(warnings, Array.from({ length: times }, () => told).flat());
+  }
+});
+
 test('whoever ends is not held by an open breaker', async (t) => {
   const { breaker } = scene();
   t.after(() => breaker.end());
