@@ -90,13 +90,29 @@ export async function createPostgresHarness(server: BrokerServer): Promise<Broke
     kill: server.kill,
     start: server.start,
     wipe: () => wipe(server, database),
-    cut: () => server.admin(`select pg_terminate_backend(pid) from pg_stat_activity where datname = '${database}'`),
+    cut: () => cut(server, database),
     takeAndDie: (visibilityMs) => takeAndDie(url, visibilityMs),
     async close() {
       await server.start();
       await server.admin(`drop database ${database} with (force)`);
     },
   };
+}
+
+/**
+ * Of a client that listens: a listening connection that is still being opened is not cut, and nothing is lost with the others. The
+ * division fails where nobody listens yet.
+ */
+async function cut(server: BrokerServer, database: string): Promise<void> {
+  const sessions = `from pg_stat_activity where datname = '${database}'`;
+  const listens = `select 1 / count(*) ${sessions} and query ~* '^(listen |select 1$)'`;
+  await until('the client listens', () =>
+    server.admin(listens).then(
+      () => true,
+      () => false,
+    ),
+  );
+  await server.admin(`select pg_terminate_backend(pid) ${sessions}`);
 }
 
 /** A take that is under way locks the two tables in its own order, and either may be the victim: it is done again. */
