@@ -20,6 +20,7 @@ import { attemptPrefix, stagingKey, type Variant, type VariantName } from '../..
 import type { Blobs, Reach, Signals } from '../../src/pipeline/ports.ts';
 import type { Claim, Store } from '../../src/pipeline/store.ts';
 import { type Account, type Answer, apiSettings, type Body, startApi } from './api.ts';
+import { onEnd } from './on-end.ts';
 import { createPoints, faulty } from './ports-fake.ts';
 import { budgets, newClaim } from './store.ts';
 import { until } from './until.ts';
@@ -210,7 +211,8 @@ function sender(url: string, ada: Account) {
 /** A connection on which a test says every byte itself, and reads what comes back. */
 export async function dial(t: TestContext, url: string) {
   const socket: Socket = connect({ port: Number(new URL(url).port), host: '127.0.0.1' });
-  t.after(async () => void socket.destroy());
+  // Before its server, which would wait for it.
+  onEnd(t, () => void socket.destroy());
   let received = '';
   let closed = false;
   socket.setEncoding('latin1').on('data', (text: string) => {
