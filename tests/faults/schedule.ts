@@ -35,7 +35,7 @@ function rareFates(seed: number): Fates {
 
 /** What happens only after another fault, or when something is lost or left over. */
 const rarest =
-  /attachmentFor|readAttempt|acceptedAttachment|awaitingCleanup|knownAttachments|addCleanups|audited|rebuild|nak|extend$|blobs\.health|store\.(accept|fail|release)$/;
+  /attachmentFor|readAttempt|acceptedAttachment|awaitingCleanup|knownAttachments|addCleanups|audited|rebuild|nak|extend$|(blobs|scratch)\.health|store\.(accept|fail|release)$/;
 
 /** What is asked again and again, and mostly finds nothing. */
 const dull =

@@ -209,7 +209,8 @@ async function finish(scene: Scene, { faultMs, family }: Play): Promise<number> 
   await done();
   const doneAtMs = world.nowMs();
   // What still comes late is waited for, by all who may do wrong with it; then only a janitor is needed.
-  if (family !== 'plain') {
+  // Of a single upload only its commit can, after its client has given up.
+  if (family !== 'plain' || scene.answered.length === 0) {
     await world.run(() => false, world.nowMs() + lateMs);
     // Of a wish to reprocess, for instance, jobs are made as late as that.
     await done();
