@@ -12,7 +12,7 @@ import { StartError } from './errors.ts';
 import type { Blobs, Broker, Log } from './pipeline/ports.ts';
 import { recipes } from './pipeline/recipe.ts';
 import { readInstallation } from './postgres/installation.ts';
-import { createPool, listen, type Pool, single } from './postgres/pool.ts';
+import { committing, createPool, listen, type Pool } from './postgres/pool.ts';
 
 const bucketForm = /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])\/?$/;
 
@@ -92,7 +92,7 @@ function brokerSql({ brokerUrl, databaseUrl, databasePoolMax }: Config, storePoo
   const url = own ? brokerUrl : databaseUrl;
   const pool = own ? createPool({ url, max: databasePoolMax, name: 'skrepka broker' }) : storePool;
   return {
-    query: (text, values) => single(pool, text, values, { writes: true }),
+    ...committing(pool),
     listen: (channel, on) =>
       listen({
         url,

@@ -12,7 +12,7 @@ import { attemptPrefix } from '../pipeline/attachment.ts';
 import type { Attempt } from '../pipeline/job.ts';
 import type { AttemptTrace, ClaimResult, Store } from '../pipeline/store.ts';
 import { addCleanup } from './cleanups.ts';
-import { type Db, type Pool, single, transaction } from './pool.ts';
+import { committing, type Db, type Pool, single, transaction } from './pool.ts';
 import { onlyRow } from './rows.ts';
 import { type ClaimRow, toClaim, toJobState } from './shapes.ts';
 
@@ -30,8 +30,7 @@ export interface Claimed {
  * A crash that spends the budget fails the job instead. Rejects `StoreError`.
  */
 export async function claim(pool: Pool, request: Request): Promise<Claimed> {
-  const alone: Db = { query: (text, values = []) => single(pool, text, values, { writes: true }) };
-  return (await beginQueued(alone, request)) ?? (await transaction(pool, (db) => claimLocked(db, request)));
+  return (await beginQueued(committing(pool), request)) ?? (await transaction(pool, (db) => claimLocked(db, request)));
 }
 
 async function claimLocked(db: Db, request: Request): Promise<Claimed> {

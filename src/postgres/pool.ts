@@ -141,6 +141,11 @@ async function commit(client: pg.PoolClient): Promise<void> {
   if (answer.command !== 'COMMIT') throw new Error(`Expected COMMIT for a transaction, received ${answer.command}`);
 }
 
+/** Runs each query as a `single` that writes: for work that is one statement here, and a part of a transaction elsewhere. */
+export function committing(pool: Pool): Db {
+  return { query: (text, values = []) => single(pool, text, values, { writes: true }) };
+}
+
 /**
  * One statement, committed by itself. With `writes`, a connection lost after the statement was sent rejects `unknown`;
  * every other fault of the connection or the server's resources rejects `unavailable`, the rest is passed on.

@@ -12,7 +12,7 @@ import type { Failed, Result, Settled, Store } from '../pipeline/store.ts';
 import { setAttachmentState } from './claims.ts';
 import { addCleanup } from './cleanups.ts';
 import type { JobReason } from './history.ts';
-import { type Db, type Pool, single, transaction } from './pool.ts';
+import { committing, type Db, type Pool, transaction } from './pool.ts';
 import { publishFirst, replace } from './publication.ts';
 
 /** What an end did, and whether the attachment's state changed. */
@@ -35,8 +35,7 @@ export async function settle(
   options: Parameters<Store['settle']>[2],
 ): Promise<End<Settled>> {
   assertOwnKeys(attempt, result);
-  const alone: Db = { query: (text, values = []) => single(pool, text, values, { writes: true }) };
-  if (result.originalKey !== null && (await publishFirst(alone, attempt, result, options.who))) {
+  if (result.originalKey !== null && (await publishFirst(committing(pool), attempt, result, options.who))) {
     return { kind: 'ready', changed: true };
   }
   return await transaction(pool, async (db) => {

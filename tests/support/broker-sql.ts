@@ -1,12 +1,12 @@
 /** The broker `postgres:` on the pool of production, as the wiring makes it. */
 import { type BrokerSql, createPostgresBroker } from '../../src/drivers/broker-postgres.ts';
 import type { Broker } from '../../src/pipeline/ports.ts';
-import { createPool, listen, single } from '../../src/postgres/pool.ts';
+import { committing, createPool, listen } from '../../src/postgres/pool.ts';
 
 export function openBrokerSql(url: string): BrokerSql {
   const pool = createPool({ url, max: 4, name: 'skrepka broker' });
   return {
-    query: (text, values) => single(pool, text, values, { writes: true }),
+    ...committing(pool),
     listen: (channel, on) =>
       listen({
         url,

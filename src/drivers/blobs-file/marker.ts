@@ -72,8 +72,13 @@ function ofAnother(dir: string): BlobError {
 }
 
 async function read(dir: string): Promise<string | null> {
+  return await orNull(async () => (await readFile(join(dir, name), 'utf8')).trim());
+}
+
+/** Null: there is no mark. */
+async function orNull(look: () => Promise<string>): Promise<string | null> {
   try {
-    return (await readFile(join(dir, name), 'utf8')).trim();
+    return await look();
   } catch (error) {
     if (codeOf(error) === 'ENOENT' || codeOf(error) === 'ENOTDIR') return null;
     throw faultOf(error, 'write', 'the mark of the object folder');
@@ -92,11 +97,8 @@ async function holdsObjects(dir: string): Promise<boolean> {
 
 /** The file itself, not its words: another disk that is mounted over the folder has another one. */
 export async function identityOf(root: string): Promise<string | null> {
-  try {
+  return await orNull(async () => {
     const { dev, ino } = await lstat(join(root, name), { bigint: true });
     return `${dev}:${ino}`;
-  } catch (error) {
-    if (codeOf(error) === 'ENOENT' || codeOf(error) === 'ENOTDIR') return null;
-    throw faultOf(error, 'write', 'the mark of the object folder');
-  }
+  });
 }
