@@ -27,6 +27,7 @@ import {
   statesEqual,
   stepsEqual,
   testsExist,
+  walksEqual,
 } from './support/tidy-documents.ts';
 import {
   lockWithoutServers,
@@ -144,6 +145,9 @@ describe('documents', () => {
 
   test('docs/decisions/README.md lists every decision', () =>
     none(decisionsListed(document('docs/decisions/README.md'), files)));
+
+  test('README.ru.md has the commands of README.md to paste', () =>
+    none(walksEqual(document('README.md'), document('README.ru.md'))));
 
   test('every path that a document names exists', () => none(documents.flatMap((file) => pathsExist(file, files))));
   test('every path that a comment of the code names exists', () => none(commentPathsExist(files)));

@@ -358,6 +358,18 @@ export function linksLead(document: SourceFile, files: readonly SourceFile[]): O
   );
 }
 
+/** The commands that a translation tells its readers to paste are those of its original; comments are its own. */
+export function walksEqual(original: SourceFile, translation: SourceFile): Offence[] {
+  const walk = ({ text }: SourceFile) =>
+    [...text.matchAll(/^```bash\n(.*?)^```$/gms)].flatMap(([, block = '']) =>
+      block.split('\n').filter((line) => line !== '' && !line.startsWith('#')),
+    );
+  const [expected, received] = [walk(original), walk(translation)];
+  const at = expected.findIndex((line, index) => line !== received[index]);
+  if (at === -1 && expected.length === received.length) return [];
+  return [`${translation.path} does not go the walk of ${original.path} from "${expected[at] ?? 'its end'}" on`];
+}
+
 /** Every metric that the code counts, observes or lists as a gauge, and every row with a `metric` in the document. */
 export function metricsEqual(document: SourceFile, files: readonly SourceFile[]): Offence[] {
   const expected = new Set<string>();

@@ -247,6 +247,15 @@ describe('what a document names', () => {
       /:3 links to #none/,
     ));
 
+  test('a translation that tells another command, or one more, is caught', () => {
+    const walk = (...lines: string[]) => page(['```bash', ...lines, '```'].join('\n'));
+    const original = walk('# One.', 'a', '', 'b');
+    finds(documents.walksEqual(original, walk('# Eins.', 'a', '', '# Zwei.', 'b')));
+    finds(documents.walksEqual(original, walk('a', 'c')), /from "b" on/);
+    finds(documents.walksEqual(original, walk('a', 'b', 'c')), /from "its end" on/);
+    finds(documents.walksEqual(original, page('')), /from "a" on/);
+  });
+
   test('a decision that the index lacks, or calls something else, is caught', () =>
     finds(
       documents.decisionsListed(
