@@ -155,7 +155,7 @@ function uploadRoute(app: App, deps: HttpDeps, settings: HttpSettings): void {
           },
           settings,
         );
-        const { attachment, replayed } = await deps.accept.accept(intake.upload, intake.body);
+        const { attachment, replayed } = await deps.accept.accept(intake.upload, intake.body).finally(intake.stop);
         reply.code(202).header('location', `/v1/attachments/${attachment.id}`);
         if (replayed) reply.header('idempotency-replayed', 'true');
         return attachmentView(attachment);

@@ -13,13 +13,13 @@ const headBytesMax = 8 * 1024;
 export interface Part {
   /** Lower-case names; one byte a character, as in HTTP. */
   readonly headers: ReadonlyMap<string, string>;
-  /** To be read to its end before the next part is asked for. */
+  /** To be read to its end before the next part is asked for. A chunk is valid until the next one is asked for. */
   readonly body: AsyncGenerator<Buffer>;
 }
 
 /**
- * The parts of a body. The body is read to its own end after the last one. Throws `malformed_multipart`, and what the
- * source throws.
+ * The parts of a body, whose chunks need be valid only until the next one is asked for. It is read to its own end after the last
+ * part. Throws `malformed_multipart`, and what the source throws.
  */
 export async function* readParts(source: AsyncGenerator<Buffer>, boundary: string): AsyncGenerator<Part> {
   const window = createWindow(source);
@@ -67,9 +67,11 @@ function createWindow(source: AsyncGenerator<Buffer>): Window {
       return taken;
     },
     async more() {
+      // A copy: what was read is valid only until more is asked for. Nearly always of nothing, see `upTo`.
+      const kept = held.length === 0 ? null : Buffer.from(held);
       const { done, value } = await source.next();
       if (done) throw malformed('the body ends inside a part');
-      held = held.length === 0 ? value : Buffer.concat([held, value]);
+      held = kept === null ? value : Buffer.concat([kept, value]);
     },
     async *rest() {
       if (held.length > 0) yield held;
@@ -90,11 +92,22 @@ async function* upTo(window: Window, delimiter: Buffer): AsyncGenerator<Buffer> 
       if (last.length > 0) yield last;
       return;
     }
-    // The last bytes may be the beginning of a delimiter whose end has not come yet.
-    const sure = held.length - (delimiter.length - 1);
+    const sure = held.length - beginningAtEnd(held, delimiter);
     if (sure > 0) yield window.take(sure);
     await window.more();
   }
+}
+
+/**
+ * How many of the last bytes may be the beginning of a delimiter whose end has not come yet. Only its first byte is a carriage
+ * return, so only the last one of these bytes can begin it. To keep back as many as a delimiter has meant to copy every chunk.
+ */
+function beginningAtEnd(held: Buffer, delimiter: Buffer): number {
+  const end = held.subarray(Math.max(0, held.length - (delimiter.length - 1)));
+  const at = end.lastIndexOf(0x0d);
+  if (at < 0) return 0;
+  const beginning = end.subarray(at);
+  return beginning.equals(delimiter.subarray(0, beginning.length)) ? beginning.length : 0;
 }
 
 /** After a delimiter: `--` ends the body, a line break begins a part. RFC 2046 allows blanks before the line break. */

@@ -19,6 +19,8 @@ const formBytesMax = 64 * 1024;
 export interface Intake {
   readonly upload: Upload;
   readonly body: AsyncGenerator<Uint8Array>;
+  /** Lets go of the request. To be called before it is answered, however much of the body was read. */
+  stop(): void;
 }
 
 interface UploadRequest {
@@ -58,21 +60,24 @@ export function openUpload(request: UploadRequest, settings: UploadSettings): In
     onAccepting: () => inviteBody(request.raw),
   };
   const type = mediaType(headers['content-type']);
-  const bytes = readBody(request.raw, { stallMs: settings.stallMs, wholeMs: settings.uploadMsMax });
+  const waits = { stallMs: settings.stallMs, wholeMs: settings.uploadMsMax };
   const length = declaredLength(request.raw);
   if (type !== 'multipart/form-data') {
     const sha256 = reprDigest(headers['repr-digest']?.toString());
     const fileName = storedName(nameFromHeader(headers['content-disposition']) ?? request.queryName ?? null);
     const trailer = async () => ({ alt: null, sha256 });
     const sizes = { declaredSize: length, sizeMax: length };
-    return { upload: { ...common, fileName, declaredType: type, ...sizes, trailer }, body: bytes };
+    const { bytes, stop } = readBody(request.raw, waits);
+    return { upload: { ...common, fileName, declaredType: type, ...sizes, trailer }, body: bytes, stop };
   }
   const boundary = boundaryOf(headers['content-type'] ?? '');
   if (boundary === null) throw new SkrepkaError('malformed_multipart', { log: 'no boundary in the content type' });
-  if (length !== null && length > settings.uploadBytesMax + formBytesMax) {
-    throw new SkrepkaError('file_too_large', { members: { limit: settings.uploadBytesMax } });
-  }
-  const form = createForm(readParts(bounded(bytes, settings.uploadBytesMax), boundary), request.queryName ?? null);
+  // A form in chunks declares no length, and only its file is counted by `accept`: the whole is counted as it comes.
+  const bytesMax = settings.uploadBytesMax + formBytesMax;
+  const tooLarge = () => new SkrepkaError('file_too_large', { members: { limit: settings.uploadBytesMax } });
+  if (length !== null && length > bytesMax) throw tooLarge();
+  const { bytes, stop } = readBody(request.raw, { ...waits, bytesMax, tooLarge });
+  const form = createForm(readParts(bytes, boundary), request.queryName ?? null);
   const upload: Upload = {
     ...common,
     // Said by the part, so only known once the file's first byte was asked for; `accept` needs them after that.
@@ -86,19 +91,7 @@ export function openUpload(request: UploadRequest, settings: UploadSettings): In
     sizeMax: length,
     trailer: form.trailer,
   };
-  return { upload, body: form.body() };
-}
-
-/** A form in chunks declares no length, and only its file is counted by `accept`: the whole is counted here. */
-async function* bounded(bytes: AsyncGenerator<Buffer>, uploadBytesMax: number): AsyncGenerator<Buffer> {
-  let size = 0;
-  for await (const chunk of bytes) {
-    size += chunk.length;
-    if (size > uploadBytesMax + formBytesMax) {
-      throw new SkrepkaError('file_too_large', { members: { limit: uploadBytesMax } });
-    }
-    yield chunk;
-  }
+  return { upload, body: form.body(), stop };
 }
 
 /** Aborts when the connection ends before the answer has left. */
@@ -205,7 +198,8 @@ async function readField(fields: Map<string, string>, name: string, part: Part):
   for await (const chunk of part.body) {
     size += chunk.length;
     if (size > bytesMax) throw invalid(name, 'is too long');
-    chunks.push(chunk);
+    // A copy: it is valid only until more is asked for.
+    chunks.push(Buffer.from(chunk));
   }
   try {
     fields.set(name, new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(Buffer.concat(chunks)));

@@ -1,0 +1,82 @@
+/** The bytes of a request: whose memory they are, and who may read them after whom. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, request } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { describe, it, type TestContext } from 'node:test';
+import { readBody } from '../../src/http/body.ts';
+import { onEnd } from '../support/on-end.ts';
+
+const patience = { stallMs: 10_000, wholeMs: 10_000 };
+const bytes = Buffer.alloc(1_000_000, 'some bytes ');
+
+/** What `handle` makes of a request that sends `bytes`. */
+async function sent<T>(t: TestContext, handle: (request: IncomingMessage) => Promise<T>): Promise<T> {
+  const handled = Promise.withResolvers<T>();
+  const server = createServer((incoming, response) => {
+    const work = handle(incoming);
+    handled.resolve(work);
+    work.then(
+      () => response.end(),
+      () => response.destroy(),
+    );
+  });
+  onEnd(t, () => server.close().closeAllConnections());
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  const { port } = server.address() as AddressInfo;
+  const sending = request({ host: '127.0.0.1', port, method: 'POST', headers: { 'content-length': bytes.length } });
+  sending.on('error', () => {});
+  sending.on('response', (response) => response.resume());
+  sending.end(bytes);
+  return await handled.promise;
+}
+
+describe('the body of a request', () => {
+  it('gives the memory of each chunk back when the next one is asked for, and no sooner', async (t) => {
+    const { whole, held } = await sent(t, async (incoming) => {
+      const chunks: Buffer[] = [];
+      const memories: ArrayBufferLike[] = [];
+      let held = 0;
+      for await (const chunk of readBody(incoming, patience).bytes) {
+        chunks.push(Buffer.from(chunk));
+        memories.push(chunk.buffer);
+        held = Math.max(held, memories.filter(({ byteLength }) => byteLength > 0).length);
+      }
+      assert.ok(memories.length > 5, `it came in ${memories.length} chunks`);
+      return { whole: Buffer.concat(chunks), held };
+    });
+    assert.ok(whole.equals(bytes));
+    assert.equal(held, 1);
+  });
+
+  it('that nobody reads on is free for whoever passes the rest by', async (t) => {
+    const rest = await sent(t, async (incoming) => {
+      const body = readBody(incoming, patience);
+      const first = await body.bytes.next();
+      const length = (first.value as Buffer).length;
+      body.stop();
+      let passed = 0;
+      incoming.on('data', (chunk: Buffer) => {
+        passed += chunk.length;
+      });
+      incoming.resume();
+      await once(incoming, 'end', { signal: AbortSignal.timeout(5000) });
+      return length + passed;
+    });
+    assert.equal(rest, bytes.length);
+  });
+
+  it('that is larger than allowed ends with what its reader says', async (t) => {
+    const size = await sent(t, async (incoming) => {
+      const tooLarge = () => new Error('enough') as never;
+      const body = readBody(incoming, { ...patience, bytesMax: 500_000, tooLarge });
+      let size = 0;
+      await assert.rejects(async () => {
+        for await (const chunk of body.bytes) size += chunk.length;
+      }, /enough/);
+      body.stop();
+      return size;
+    });
+    assert.ok(size <= 500_000, `${size} bytes were passed on`);
+  });
+});
