@@ -2,33 +2,59 @@
 
 /**
  * The body, ended early when the signal aborts. A body that hangs cannot hold the put: neither `next` nor `return` is
- * awaited then. One listener for the whole body: racing every chunk against one promise would grow with each.
+ * awaited then. One listener for the whole body: racing every chunk against one promise would grow with each. No generator:
+ * its own three promises a chunk cost as much as the rest.
  */
-export async function* interruptible(
+export function interruptible(
   body: AsyncIterable<Uint8Array>,
   signal: AbortSignal | undefined,
-): AsyncGenerator<Uint8Array> {
-  const iterator = body[Symbol.asyncIterator]();
+): AsyncIterable<Uint8Array> {
+  return { [Symbol.asyncIterator]: () => interrupted(body[Symbol.asyncIterator](), signal) };
+}
+
+function interrupted(
+  iterator: AsyncIterator<Uint8Array>,
+  signal: AbortSignal | undefined,
+): AsyncIterator<Uint8Array, undefined> {
   let interrupt: ((reason: unknown) => void) | null = null;
-  const onAbort = () => interrupt?.(signal?.reason);
+  let left = false;
+  const onAbort = () => {
+    leave();
+    interrupt?.(signal?.reason);
+  };
   signal?.addEventListener('abort', onAbort);
-  let ended = false;
-  try {
-    for (;;) {
-      signal?.throwIfAborted();
-      const step = await new Promise<IteratorResult<Uint8Array>>((resolve, reject) => {
-        interrupt = reject;
-        iterator.next().then(resolve, (error: unknown) => {
-          ended = true;
-          reject(error);
-        });
-      });
-      ended = step.done === true;
-      if (step.done) return;
-      yield step.value;
-    }
-  } finally {
+
+  /** `ended`: the body came to its end, and need not be told that nobody wants more of it. */
+  function leave(ended = false): void {
     signal?.removeEventListener('abort', onAbort);
+    if (left) return;
+    left = true;
     if (!ended) void Promise.resolve(iterator.return?.()).catch(() => {});
   }
+
+  function step(resolve: (step: IteratorResult<Uint8Array, undefined>) => void, reject: (reason: unknown) => void) {
+    if (signal?.aborted) {
+      leave();
+      return reject(signal.reason);
+    }
+    interrupt = reject;
+    iterator.next().then(
+      ({ done, value }) => {
+        if (done === true) leave(true);
+        resolve(done === true ? { done, value: undefined } : { done: false, value });
+      },
+      (error: unknown) => {
+        leave(true);
+        reject(error);
+      },
+    );
+  }
+
+  return {
+    next: () => new Promise(step),
+    async return() {
+      leave();
+      return { done: true, value: undefined };
+    },
+  };
 }
