@@ -4,25 +4,29 @@
  * Life of an object: bytes go to a temporary file in `.tmp` of the same file system, in large batches; fsync; rename to
  * the key's path; fsync of every folder that leads there. So a reader sees the old object, none, or the whole new one,
  * and what was acknowledged outlives a power cut. A file under a key is never written again: a replacement is another
- * inode, which is why a copy may be a hard link and why an open reader keeps what it opened.
+ * inode, which is why a copy may be a hard link and why an open reader keeps what it opened. Each of these calls waits for a
+ * thread and costs as much as hashing 50 KiB, so none is made whose answer another one gives: what is missing says so.
  *
  * A file `.skrepka` marks the folder as ours: one without it is away, whatever it lacks (`blobs-file/marker.ts`).
  * Folders below the first level come and go with their objects. Temporary files carry the tag of their process; the
  * first use of a driver sweeps those whose process is dead.
  */
 import { constants } from 'node:fs';
-import { copyFile, type FileHandle, link, open as openFile, unlink } from 'node:fs/promises';
+import { copyFile, type FileHandle, open as openFile, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { Readable } from 'node:stream';
 import { interruptible } from '../pipeline/blob-body.ts';
 import { checkBlobKey, checkBlobPrefix } from '../pipeline/blob-key.ts';
 import { type BlobEntry, BlobError, type Blobs, type ByteRange } from '../pipeline/ports.ts';
-import { codeOf, faultOf, ignoreMissing, ignoreMissingObject, io } from './blobs-file/faults.ts';
+import { faultOf, ignoreMissing, ignoreMissingObject, io } from './blobs-file/faults.ts';
 import {
+  inTemporary,
   isStill,
+  linkInto,
   locate,
   look,
   moveInto,
+  openTemporary,
   type Place,
   prepare,
   probe,
@@ -44,7 +48,6 @@ const pageMax = 1000;
 const readBytes = 128 * 1024;
 /** Of the buffers for writing, 4 MiB in all. */
 const sparesMax = 8;
-const noLinks = new Set(['EMLINK', 'EPERM', 'EXDEV', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS']);
 
 export interface FileBlobsDeps {
   /** The folder of the objects; it is made when missing, unless there must be objects in it already. */
@@ -59,7 +62,7 @@ export function createFileBlobs({ dir, owner }: FileBlobsDeps, settings: FileBlo
   const batches = createBatches(batchBytes);
   let prepared: Promise<Place> | null = null;
 
-  /** Of every call: what was opened may have been unmounted or replaced since. */
+  /** The folder, looked at: what was opened may have been unmounted or replaced since. In every call, before it changes or tells anything. */
   async function place(): Promise<Place> {
     const opening = opened();
     const at = await opening;
@@ -91,11 +94,13 @@ export function createFileBlobs({ dir, owner }: FileBlobsDeps, settings: FileBlo
     async put(key, body, options = {}) {
       checkBlobKey(key);
       options.signal?.throwIfAborted();
-      const at = await place();
+      const at = await opened();
       return await withTemporary(at, async (path) => {
-        const size = await writeFile(path, body, { key, batches, signal: options.signal });
+        const size = await writeFile(at, path, body, { key, batches, signal: options.signal });
         options.signal?.throwIfAborted();
-        await moveInto(at, path, key);
+        // Looked at once, and as late as can be: the bytes took their time. The move then proves that the file which was
+        // written lies in the folder that was looked at.
+        await moveInto(await place(), path, key);
         return { size };
       });
     },
@@ -127,9 +132,9 @@ export function createFileBlobs({ dir, owner }: FileBlobsDeps, settings: FileBlo
       const at = await place();
       if ((await look(at, from)) === null) throw new BlobError('missing', `No object ${from}`);
       if (from === to) return;
+      if (hardLinks && (await linkInto(at, from, to))) return;
       await withTemporary(at, async (path) => {
-        const source = join(at.root, from);
-        if (!hardLinks || !(await linked(source, path, from))) await copyBytes(source, path, from);
+        await copyBytes(at, join(at.root, from), path, from);
         await moveInto(at, path, to);
       });
     },
@@ -208,9 +213,9 @@ function createBatches(bytes: number): Batches {
 }
 
 /** Body to a new file, durably. Errors of the body and the signal's reason pass unchanged; those of the file become `BlobError`s. */
-async function writeFile(path: string, body: AsyncIterable<Uint8Array>, writing: Writing): Promise<number> {
+async function writeFile(at: Place, path: string, body: AsyncIterable<Uint8Array>, writing: Writing): Promise<number> {
   const { key } = writing;
-  const handle = await io('write', key, () => openFile(path, 'wx', 0o600));
+  const handle = await io('write', key, () => openTemporary(at, path));
   try {
     const size = await writeAll(handle, body, writing);
     await io('write', key, () => handle.sync());
@@ -263,20 +268,9 @@ async function writeWhole(handle: FileHandle, bytes: Uint8Array): Promise<void> 
   }
 }
 
-/** False where the file system refuses links, or this file has too many. */
-async function linked(source: string, path: string, key: string): Promise<boolean> {
-  try {
-    await link(source, path);
-    return true;
-  } catch (error) {
-    if (noLinks.has(codeOf(error) ?? '')) return false;
-    throw faultOf(error, codeOf(error) === 'ENOENT' ? 'read' : 'write', key);
-  }
-}
-
-async function copyBytes(source: string, path: string, key: string): Promise<void> {
+async function copyBytes(at: Place, source: string, path: string, key: string): Promise<void> {
   await io('write', key, async () => {
-    await copyFile(source, path, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL);
+    await inTemporary(at, () => copyFile(source, path, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL));
     const handle = await openFile(path, 'r+');
     try {
       await handle.sync();

@@ -186,6 +186,41 @@ describe('a folder under a running process', () => {
     sameBytes(await read(blobs, 'staging/b'), noise(10, 1), 'staging/b');
   });
 
+  test('that another one takes the place of while bytes are on their way takes nothing, and ours is whole when it is back', async (t) => {
+    const { dir, away } = await stage(t);
+    const elsewhere = `${away}-other`;
+    await createFileBlobs({ dir: elsewhere, owner: empty(other) }).put('staging/b', pieces(noise(10, 2)));
+    const blobs = createFileBlobs({ dir, owner: empty(one) });
+    await blobs.put('staging/b', pieces(noise(10, 1)));
+    async function* body() {
+      yield noise(10, 3);
+      await rename(dir, away);
+      await rename(elsewhere, dir);
+      yield noise(10, 4);
+    }
+    await assert.rejects(blobs.put('staging/c', body()), refusal(/another database/));
+    assert.deepEqual(await readdir(join(dir, 'staging')), ['b']);
+    await rename(dir, elsewhere);
+    await rename(away, dir);
+    sameBytes(await read(blobs, 'staging/b'), noise(10, 1), 'staging/b');
+    assert.deepEqual(await readdir(join(dir, 'staging')), ['b']);
+  });
+
+  test('that is mounted again while bytes are on their way takes them all the same', async (t) => {
+    const { dir, away } = await stage(t);
+    const blobs = createFileBlobs({ dir, owner: empty(one) });
+    await blobs.put('staging/b', pieces(noise(10, 1)));
+    async function* body() {
+      yield noise(10, 3);
+      // Another file with the same words, as the mark of a disk that was mounted again is.
+      await writeFile(`${away}-mark`, `${one}\n`);
+      await rename(`${away}-mark`, join(dir, '.skrepka'));
+      yield noise(10, 4);
+    }
+    await blobs.put('staging/c', body());
+    assert.equal((await read(blobs, 'staging/c')).length, 20);
+  });
+
   test('whose disk goes and leaves a mount point with a mark of our own takes nothing, and goes on when it is back', async (t) => {
     const { dir, away } = await stage(t);
     await createFileBlobs({ dir, owner: empty(one) }).prepare();
@@ -208,7 +243,8 @@ describe('a folder under a running process', () => {
 
   test('whose temporary folder was tidied away gets it again: uploads, copies and health go on', async (t) => {
     const { dir } = await stage(t);
-    const blobs = createFileBlobs({ dir, owner: empty(one) });
+    // A copy that is a link makes nothing there.
+    const blobs = createFileBlobs({ dir, owner: empty(one) }, { hardLinks: false });
     const tidy = () => rm(join(dir, '.tmp'), { recursive: true });
     await blobs.prepare();
     await tidy();

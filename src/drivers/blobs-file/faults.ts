@@ -37,3 +37,8 @@ export function ignoreMissing(error: unknown): void {
 export function ignoreMissingObject(error: unknown): void {
   if (!(error instanceof BlobError && error.fault === 'missing')) throw error;
 }
+
+export function nullIfMissing(error: unknown): null {
+  ignoreMissingObject(error);
+  return null;
+}

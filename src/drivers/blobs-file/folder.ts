@@ -4,11 +4,11 @@
  */
 import { randomBytes } from 'node:crypto';
 import { constants, type Stats } from 'node:fs';
-import { lstat, mkdir, open, readdir, realpath, rename, rmdir, unlink } from 'node:fs/promises';
+import { type FileHandle, link, lstat, mkdir, open, readdir, realpath, rename, rmdir, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { BlobError } from '../../pipeline/ports.ts';
 import { isAbandoned, processTag } from '../../process-tag.ts';
-import { codeOf, faultOf, ignoreMissing, ignoreMissingObject, io } from './faults.ts';
+import { codeOf, faultOf, ignoreMissing, io, nullIfMissing } from './faults.ts';
 import { identityOf, isMarked, mark, type Owner, requireMark } from './marker.ts';
 
 /** A folder can vanish between its making and the rename into it, when somebody deletes its last object. */
@@ -71,7 +71,7 @@ export async function probe(at: Place): Promise<void> {
   await requireMark(at.root, at.ownerId);
   await withTemporary(at, async (path) => {
     const written = randomBytes(16);
-    const handle = await open(path, 'wx+', 0o600);
+    const handle = await openTemporary(at, path);
     try {
       await handle.write(written, 0, written.length, 0);
       await handle.sync();
@@ -80,52 +80,66 @@ export async function probe(at: Place): Promise<void> {
     } finally {
       await handle.close();
     }
+    await unlink(path).catch(() => {});
   });
 }
 
-/** Gives `work` a fresh name in the temporary folder, and leaves nothing there whatever happens. */
+/** Gives `work` a fresh name in the temporary folder. `work` takes what it put there away; when it fails, nothing is left. */
 export async function withTemporary<T>(at: Place, work: (path: string) => Promise<T>): Promise<T> {
-  await requireTemporary(at);
   const path = temporaryPath(at.temporary);
   try {
     return await work(path);
-  } finally {
-    // Also after success: rename(2) does nothing when both names are already links to one file. What cannot be removed
-    // now is swept by a later start; the outcome of `work` stands.
+  } catch (error) {
+    // What cannot be removed now is swept by a later start.
     await unlink(path).catch(() => {});
+    throw error;
   }
 }
 
 const temporaryPath = (temporary: string) => join(temporary, `${processTag()}.${randomBytes(8).toString('hex')}`);
 
-/** Made again when somebody tidied it away under us; a folder that is not ours, or not mounted, stays as it is. */
-async function requireTemporary({ root, temporary, ownerId }: Place): Promise<void> {
+/** A new temporary file, to write and to read. */
+export async function openTemporary(at: Place, path: string): Promise<FileHandle> {
+  return await inTemporary(at, () => open(path, 'wx+', 0o600));
+}
+
+/**
+ * Does what makes a name in the temporary folder. The folder is made again when somebody tidied it away under us; one that is
+ * not ours, or not mounted, stays as it is.
+ */
+export async function inTemporary<T>({ root, temporary, ownerId }: Place, work: () => Promise<T>): Promise<T> {
   try {
-    await lstat(temporary);
+    return await work();
   } catch (error) {
-    if (codeOf(error) !== 'ENOENT') throw faultOf(error, 'write', 'the temporary folder');
+    if (codeOf(error) !== 'ENOENT' && codeOf(error) !== 'ENOTDIR') throw error;
     await requireMark(root, ownerId);
     await io('write', 'the temporary folder', () => mkdir(temporary, { recursive: true, mode: 0o700 }));
+    return await work();
   }
 }
 
 /** The path of a key, after making sure that no folder on the way is a symbolic link out of the root. */
 export async function locate(at: Place, key: string): Promise<string> {
-  const segments = key.split('/').slice(0, -1);
-  let folder = at.root;
-  for (const segment of segments) {
-    folder = join(folder, segment);
-    const stat = await io('read', key, () => lstat(folder)).catch((error: unknown) => missingOrAway(at, error));
-    if (stat.isFile()) throw new BlobError('missing', `No object ${key}`);
-    if (!stat.isDirectory()) throw new BlobError('broken', `A folder of ${key} is not a plain folder`);
-  }
+  if (!(await hasFolders(at, key))) await missingOrAway(at, key);
   return join(at.root, key);
 }
 
+/** Whether the folders of a key are there. Rejects `broken` where one is no plain folder. */
+async function hasFolders(at: Place, key: string): Promise<boolean> {
+  let folder = at.root;
+  for (const segment of key.split('/').slice(0, -1)) {
+    folder = join(folder, segment);
+    const stat = await io('read', key, () => lstat(folder)).catch(nullIfMissing);
+    if (stat === null || stat.isFile()) return false;
+    if (!stat.isDirectory()) throw new BlobError('broken', `A folder of ${key} is not a plain folder`);
+  }
+  return true;
+}
+
 /** A disk that is not mounted has no object either: only where our mark still is does an object count as missing. */
-async function missingOrAway(at: Place, error: unknown): Promise<never> {
-  if (error instanceof BlobError && error.fault === 'missing') await requireMark(at.root, at.ownerId);
-  throw error;
+async function missingOrAway(at: Place, key: string): Promise<never> {
+  await requireMark(at.root, at.ownerId);
+  throw new BlobError('missing', `No object ${key}`);
 }
 
 export async function look(at: Place, key: string): Promise<Stats | null> {
@@ -141,12 +155,42 @@ export async function look(at: Place, key: string): Promise<Stats | null> {
 
 /** Temporary file to key, durably. The file itself is synced already. */
 export async function moveInto(at: Place, from: string, key: string): Promise<void> {
+  await nameInto(at, key, (path) => rename(from, path));
+}
+
+/**
+ * Another name for the object `from`, durably. False, and nothing is done, where something has the name already, the file system has
+ * no links, or this file too many of them. Rejects `missing` when `from` is gone.
+ */
+export async function linkInto(at: Place, from: string, key: string): Promise<boolean> {
+  try {
+    await nameInto(at, key, async (path) => {
+      await link(join(at.root, from), path).catch(async (error: unknown) => {
+        // Of the two names it may be the one that was there.
+        if (codeOf(error) === 'ENOENT' && (await look(at, from)) === null) {
+          throw new BlobError('missing', `No object ${from}`, error);
+        }
+        throw error;
+      });
+    });
+    return true;
+  } catch (error) {
+    const { cause } = error as BlobError;
+    if (noLinks.has(codeOf(cause) ?? '')) return false;
+    throw error;
+  }
+}
+
+const noLinks = new Set(['EEXIST', 'EMLINK', 'EPERM', 'EXDEV', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS']);
+
+/** Gives synced bytes the name of a key by `name`, in folders that are made where they are missing, durably. */
+async function nameInto(at: Place, key: string, name: (path: string) => Promise<void>): Promise<void> {
   const path = join(at.root, key);
   for (let attempt = 1; ; attempt += 1) {
-    await locate(at, key).catch(ignoreMissingObject);
+    const isReady = await hasFolders(at, key);
     try {
-      await mkdir(dirname(path), { recursive: true, mode: 0o700 });
-      await rename(from, path);
+      if (!isReady) await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+      await name(path);
       break;
     } catch (error) {
       if (codeOf(error) !== 'ENOENT' || attempt === moveAttemptsMax) throw faultOf(error, 'write', key);
