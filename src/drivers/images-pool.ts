@@ -65,7 +65,8 @@ export function createChildPool(deps: Deps, settings: PoolSettings): ChildPool {
   learnBareBytes(pool);
   return {
     take() {
-      const [child] = pool.idle;
+      // The one that rendered last: its code is compiled and its memory is there. In turns, each of them pays for both.
+      const child = [...pool.idle].at(-1);
       if (!child) return null;
       pool.idle.delete(child);
       return child;

@@ -5,14 +5,13 @@
  * `docs/decisions/0005-rendering.md` tells why it is done so and how the settings were measured.
  */
 import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import sharp, { type Sharp } from 'sharp';
 import { rgbaToThumbHash } from 'thumbhash';
 import { SkrepkaError } from '../errors.ts';
 import type { ImageType } from '../pipeline/attachment.ts';
-import type { VariantRule } from '../pipeline/recipe.ts';
-import { countScans, fitInside, isSrgbProfile, readHead, type Size, webpCanvas } from './images-probe.ts';
+import type { Recipe, VariantRule } from '../pipeline/recipe.ts';
+import { fitInside, hasMoreScans, isSrgbProfile, piecesOf, readHead, type Size, webpCanvas } from './images-probe.ts';
 import { type ChildRendering, type ChildVariant, type Job, variantPath } from './images-protocol.ts';
 
 /** One thread a child: as many single-job children as cores beat one child with many threads. No cache: no picture comes twice. */
@@ -72,11 +71,13 @@ export async function renderPicture(job: Job): Promise<ChildRendering> {
   const facts = await judged('corrupt_image', 'probe', () => probe(job));
   const seen = upright(facts, facts.orientation);
   const working = await judged('corrupt_image', 'decode', () => decode(job, facts));
+  const small = await judged('internal', 'shrink', () => shrink(job.recipe, working, seen));
   const variants: ChildVariant[] = [];
   for (const rule of job.recipe.variants) {
-    variants.push(await judged('internal', rule.name, () => writeVariant(job, facts, working, seen, rule)));
+    const from = rule === small?.rule ? small.pixels : working;
+    variants.push(await judged('internal', rule.name, () => writeVariant(job, facts, from, seen, rule)));
   }
-  const placeholder = await judged('internal', 'placeholder', () => placeholderOf(working));
+  const placeholder = await judged('internal', 'placeholder', () => placeholderOf(small?.pixels ?? working));
   free(working.data);
   return { ...seen, frames: facts.frames, placeholder, variants };
 }
@@ -130,7 +131,7 @@ async function probe(job: Job): Promise<Facts> {
     throw new SkrepkaError('too_many_frames', { log: `${frames} frames, at most ${limits.framesMax}` });
   }
   refuseTooMany({ width: found.width, height: found.height, frames }, pixelsMax);
-  if (contentType === 'image/jpeg' && (await countScans(job.sourcePath, limits.scansMax)) > limits.scansMax) {
+  if (contentType === 'image/jpeg' && hasMoreScans(job.sourcePath, limits.scansMax)) {
     throw new SkrepkaError('too_many_scans', { log: `more than ${limits.scansMax} scans` });
   }
   const ignoreProfile = found.icc !== undefined && isSrgbProfile(found.icc);
@@ -230,6 +231,23 @@ function orient(from: Working, orientation: number): Working {
   return { data, width: to.width, height: to.height, channels, frames };
 }
 
+/**
+ * The pixels of the first small variant, which the placeholder is made of as well: one pass less over the large ones. Null where
+ * the variant would not be the same, byte for byte: sharp lays transparency on white before it resizes. And where there is nothing to shrink.
+ */
+async function shrink(
+  recipe: Recipe,
+  working: Working,
+  seen: Size,
+): Promise<{ rule: VariantRule; pixels: Working } | null> {
+  const rule = recipe.variants.find(({ fit, format }) => fit === 'inside' && format === 'jpeg');
+  if (rule === undefined || working.channels !== 3 || working.frames > 1) return null;
+  const size = sizeOf(recipe, rule, seen);
+  if (size.width === working.width && size.height === working.height) return null;
+  const data = await firstFrame(working).resize(size.width, size.height, { fit: 'fill' }).raw().toBuffer();
+  return { rule, pixels: { ...working, ...size, data } };
+}
+
 function firstFrame(working: Working): Sharp {
   const { data, width, height, channels } = working;
   return sharp(data.subarray(0, width * height * channels), { raw: { width, height, channels } });
@@ -245,6 +263,11 @@ function allFrames(working: Working): Sharp {
   });
 }
 
+function sizeOf({ workingEdge }: Recipe, { fit, box }: VariantRule, seen: Size): Size {
+  if (fit === 'cover') return box;
+  return fitInside(seen, { width: Math.min(box.width, workingEdge), height: Math.min(box.height, workingEdge) });
+}
+
 /** sharp writes no metadata unless asked to, so that nothing of EXIF, GPS, XMP or ICC can be left. */
 async function writeVariant(
   job: Job,
@@ -254,9 +277,7 @@ async function writeVariant(
   rule: VariantRule,
 ): Promise<ChildVariant> {
   const path = variantPath(job.outputDir, rule);
-  const edge = job.recipe.workingEdge;
-  const box = { width: Math.min(rule.box.width, edge), height: Math.min(rule.box.height, edge) };
-  const size = rule.fit === 'cover' ? rule.box : fitInside(seen, box);
+  const size = sizeOf(job.recipe, rule, seen);
   const moving = rule.format === 'webp' && working.frames > 1;
   const fitted = (moving ? allFrames(working) : firstFrame(working)).resize(size.width, size.height, {
     fit: rule.fit === 'cover' ? 'cover' : 'fill',
@@ -275,15 +296,15 @@ async function writeVariant(
   if (width !== size.width || pageHeight !== size.height || pages !== (moving ? working.frames : 1)) {
     throw new Error(`expected ${size.width} × ${size.height}, wrote ${width} × ${pageHeight} × ${pages}`);
   }
-  return { ...size, ...(await digestOf(path)) };
+  return { ...size, ...digestOf(path) };
 }
 
-async function digestOf(path: string): Promise<{ size: number; sha256: string }> {
+function digestOf(path: string): { size: number; sha256: string } {
   const hash = createHash('sha256');
   let size = 0;
-  for await (const chunk of createReadStream(path, { highWaterMark: 256 * 1024 })) {
-    hash.update(chunk as Buffer);
-    size += (chunk as Buffer).length;
+  for (const piece of piecesOf(path)) {
+    hash.update(piece);
+    size += piece.length;
   }
   return { size, sha256: hash.digest('hex') };
 }

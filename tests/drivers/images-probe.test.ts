@@ -5,7 +5,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import sharp, { type Sharp } from 'sharp';
-import { countScans, createScanCounter, fitInside, isSrgbProfile, webpCanvas } from '../../src/drivers/images-probe.ts';
+import {
+  countScanBytes,
+  countScans,
+  createScanCounter,
+  fitInside,
+  hasMoreScans,
+  isSrgbProfile,
+  webpCanvas,
+} from '../../src/drivers/images-probe.ts';
 import { flat, photo, repeatedWebp, repeatScans, segments, withSegment } from '../support/pictures.ts';
 
 function scansOf(jpeg: Buffer, chunkBytes = jpeg.length): number {
@@ -78,14 +86,36 @@ describe('the scans of a JPEG', () => {
     assert.equal(scansOf(Buffer.alloc(1000, 0xff)), 0);
   });
 
-  test('counting stops one above the limit', async (t) => {
+  /** A file of these bytes, for the time of a test. */
+  async function fileOf(t: { after(end: () => Promise<void>): void }, bytes: Buffer): Promise<string> {
     const folder = await mkdtemp(join(tmpdir(), 'skrepka-scans-'));
     t.after(() => rm(folder, { recursive: true }));
-    const path = join(folder, 'many.jpg');
-    await writeFile(path, repeatScans(await photo(64, 48).jpeg({ progressive: true }).toBuffer(), 2000));
-    assert.equal(await countScans(path, 64), 65);
-    assert.equal(await countScans(path, 1999), 2000);
-    assert.equal(await countScans(path, 5000), 2000);
+    const path = join(folder, 'picture.jpg');
+    await writeFile(path, bytes);
+    return path;
+  }
+
+  test('counting stops one above the limit', async (t) => {
+    const path = await fileOf(t, repeatScans(await photo(64, 48).jpeg({ progressive: true }).toBuffer(), 2000));
+    assert.equal(countScans(path, 64), 65);
+    assert.equal(countScans(path, 1999), 2000);
+    assert.equal(countScans(path, 5000), 2000);
+    assert.equal(countScanBytes(path, 64), 65);
+    assert.equal(hasMoreScans(path, 64), true);
+    assert.equal(hasMoreScans(path, 2000), false);
+  });
+
+  test('bytes that only look like a scan make the markers be followed, and are no reason to refuse', async (t) => {
+    const scans = Buffer.concat(Array(100).fill(Buffer.from([0xff, 0xda, 0x00, 0x02])));
+    const path = await fileOf(t, withSegment(await photo(64, 48).jpeg().toBuffer(), 0xe2, scans));
+    assert.equal(countScanBytes(path, 64), 65);
+    assert.equal(hasMoreScans(path, 64), false);
+  });
+
+  test('a scan that begins at the end of one piece of the file and ends in the next is found', async (t) => {
+    const bytes = Buffer.alloc(600 * 1024, 0x11);
+    for (const at of [0, 256 * 1024 - 1, 400 * 1024, 512 * 1024 - 1]) bytes.set([0xff, 0xda], at);
+    assert.equal(countScanBytes(await fileOf(t, bytes), 64), 4);
   });
 });
 
