@@ -104,7 +104,7 @@ export const metrics: Readonly<Record<string, Metric>> = {
   claim_wait_seconds: histogram('worker', 'Due to claim: for how long a job could have been claimed.', waitSeconds),
   download_seconds: histogram('worker', 'Fetching and verifying one original.', workSeconds),
   render_seconds: histogram('worker', 'Making the variants of one picture.', workSeconds),
-  store_seconds: histogram('worker', 'Storing one original and its variants, and reading them back.', workSeconds),
+  store_seconds: histogram('worker', 'Storing the variants of one picture, and reading them back.', workSeconds),
   settle_seconds: histogram('worker', 'Publishing one result.', workSeconds),
   attempt_seconds: histogram('worker', 'Claim to settle of attempts that published.', workSeconds),
   ready_seconds: histogram('worker', 'Accept to ready of first versions.', waitSeconds),
@@ -116,7 +116,7 @@ export const metrics: Readonly<Record<string, Metric>> = {
     outcome: ['retried', 'failed'],
   }),
   releases_total: counter(['worker'], 'Claims given back without a failure.', {
-    why: ['drain', 'expired', 'store', 'storage', 'disk', 'renderer'],
+    why: ['drain', 'expired', 'alone', 'store', 'storage', 'disk', 'renderer'],
   }),
   leases_broken_total: counter(['worker'], 'Attempts broken off.', { why: ['lost', 'expired', 'drain'] }),
   render_children: gauge(['worker'], 'Render processes that are alive.'),

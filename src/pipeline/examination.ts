@@ -8,9 +8,9 @@
 import { describe } from '../errors.ts';
 import { interruptible } from './blob-body.ts';
 import type { Finding, FindingKind, Remedy } from './doctor.ts';
+import { digest } from './original.ts';
 import { BlobError, type Blobs, type Clock, type Log } from './ports.ts';
 import type { Audited } from './registry.ts';
-import { digest } from './render.ts';
 import { type Store, StoreError } from './store.ts';
 
 /** An object that a row names. */

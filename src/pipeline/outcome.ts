@@ -7,9 +7,10 @@
  * is settled again under the same guard, then read back.
  */
 import { type Code, catalogue, describe, SkrepkaError } from '../errors.ts';
-import { attemptPrefix, originalName, type Variant } from './attachment.ts';
+import { attemptPrefix, type Variant } from './attachment.ts';
 import type { Breaker } from './breaker.ts';
 import { type Attempt, type JobState, type RetrySettings, retryDelayMs } from './job.ts';
+import { both, verifyStored } from './original.ts';
 import {
   BlobError,
   type Blobs,
@@ -18,10 +19,11 @@ import {
   type Log,
   type Meter,
   type Reach,
+  type RenderedVariant,
   type ScratchDir,
   ScratchError,
 } from './ports.ts';
-import { digest, type Rendered } from './render.ts';
+import type { Rendered } from './render.ts';
 import { type Claim, type Failed, type Result, type Settled, type Store, StoreError } from './store.ts';
 
 export interface OutcomeSettings extends RetrySettings {
@@ -51,8 +53,11 @@ export interface OutcomeDeps {
  */
 export type Outcome = Settled | Failed | 'released';
 
-/** Why the work of an attempt was broken off. `lost`: the store said so. `expired`: its own deadline passed. `drain`: this worker ends. */
-export type Interruption = 'lost' | 'expired' | 'drain';
+/**
+ * Why the work of an attempt was broken off. `lost`: the store said so. `expired`: its own deadline passed. `drain`: this worker ends.
+ * `alone`: it has to run alone, and so has another one here.
+ */
+export type Interruption = 'lost' | 'expired' | 'drain' | 'alone';
 
 export class Interrupted extends Error {
   readonly why: Interruption;
@@ -64,8 +69,9 @@ export class Interrupted extends Error {
 }
 
 /**
- * Step 5. Puts every variant and, for a first version, the original under keys of this attempt, then reads each back and
- * compares size and digest. Throws `SkrepkaError('storage_unavailable')`, `BlobError` or the signal's reason.
+ * Step 5. Puts every variant under keys of this attempt, then reads each back and compares size and digest; the original was
+ * stored beside the rendering. Throws `SkrepkaError('storage_unavailable')`, `BlobError` or the signal's reason, and puts
+ * nothing any more then.
  */
 export async function storeObjects(
   claim: Claim,
@@ -77,7 +83,9 @@ export async function storeObjects(
   const startedMs = deps.clock.monotonicMs();
   const prefix = attemptPrefix(attempt.attachmentId, attempt.version, attempt.fence, attempt.attemptId);
   const variants: Variant[] = [];
-  for (const { path, ...picture } of rendered.rendering?.variants ?? []) {
+  // Two at once, the largest first: then the small ones together take about as long as that one.
+  const left = [...(rendered.rendering?.variants ?? [])].sort((one, other) => other.size - one.size);
+  const store = async ({ path, ...picture }: RenderedVariant) => {
     signal.throwIfAborted();
     const key = `${prefix}${picture.name}.${picture.contentType === 'image/webp' ? 'webp' : 'jpg'}`;
     const body = (rendered.dir as ScratchDir).read(path);
@@ -85,30 +93,21 @@ export async function storeObjects(
     await verifyStored(deps.blobs, key, picture);
     variants.push({ ...picture, key });
     await deps.reach('worker.storing', attempt.jobId);
-  }
-  let originalKey: string | null = null;
-  if (claim.originalKey === null) {
-    signal.throwIfAborted();
-    originalKey = `${prefix}${originalName(claim.contentType)}`;
-    await deps.blobs.copy(rendered.source, originalKey);
-    await verifyStored(deps.blobs, originalKey, claim);
-  }
+  };
+  const lane = async () => {
+    for (let next = left.shift(); next !== undefined; next = left.shift()) {
+      await store(next).catch((error: unknown) => {
+        left.length = 0;
+        throw error;
+      });
+    }
+  };
+  await both(lane(), lane());
   signal.throwIfAborted();
   deps.meter.observe('store_seconds', (deps.clock.monotonicMs() - startedMs) / 1000);
   await deps.reach('worker.stored', attempt.jobId);
   const { width = null, height = null, frames = null, placeholder = null } = rendered.rendering ?? {};
-  return { originalKey, width, height, frames, placeholder, variants };
-}
-
-/** `ready` means downloadable: nothing is published that was not read back whole. */
-async function verifyStored(blobs: Blobs, key: string, expected: { size: number; sha256: string }) {
-  const { body } = await blobs.open(key);
-  const found = await digest(body);
-  if (found.size !== expected.size || found.sha256 !== expected.sha256) {
-    throw new SkrepkaError('storage_unavailable', {
-      log: `object ${key} was stored as ${found.size} bytes with digest ${found.sha256}`,
-    });
-  }
+  return { originalKey: rendered.originalKey, width, height, frames, placeholder, variants };
 }
 
 /** Step 6. Repeats the guarded settle while its outcome is unknown and the lease holds. */
@@ -234,6 +233,8 @@ async function insist<T extends string>(
       unknown ||= error.fault === 'unknown';
       deps.log.warn({ job: attempt.jobId, fault: error.fault, error: describe(error) }, 'worker: outcome not known');
       await deps.clock.sleep(250, signal);
+      // Where the process stood still meanwhile, its deadline is over as well: that has its turn before another write.
+      await deps.clock.sleep(0, signal);
       if (!signal.aborted) continue;
       // A renewal is refused after this very write came through, too: reading it back is no write of a zombie.
       const ended = unknown ? await ownEnd(attempt, deps).catch(() => null) : null;

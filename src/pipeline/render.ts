@@ -1,12 +1,14 @@
 /**
- * Step 4 of 8, render: from a claim to finished pictures on this worker's own disk. Before it: the claim. After it: store.
+ * Step 4 of 8, render: from a claim to finished pictures on this worker's own disk. Before it: the claim. After it: store,
+ * whose work for the original is done beside the rendering (`original.ts`).
  *
- * Durable when it returns: nothing. Dies in it: scratch files are left, swept at the next start; the lease ends and the
- * bell rings. The source is the published original where there is one, else staging; its digest is verified on the way,
- * so that a damaged source can never become a wrong variant.
+ * Durable when it returns: of the first version an original that no row names, else nothing. Dies in it: scratch files are
+ * left, swept at the next start; the lease ends, the bell rings, and the next claim sends the objects of the dead attempt to
+ * the clean-ups. The source is the published original where there is one, else staging; its digest is verified on the way, so
+ * that a damaged source can never become a wrong variant.
  */
-import { createHash } from 'node:crypto';
 import { SkrepkaError } from '../errors.ts';
+import { both, digest, storeOriginal } from './original.ts';
 import {
   BlobError,
   type Blobs,
@@ -32,14 +34,16 @@ export interface RenderDeps {
 
 /** `rendering` is null for what is stored and never decoded. The caller removes `dir`. */
 export interface Rendered {
-  readonly source: string;
+  /** Of the stored original; null where an earlier version has published it. */
+  readonly originalKey: string | null;
   readonly dir: ScratchDir | null;
   readonly rendering: Rendering | null;
 }
 
 /**
- * Fetches, verifies and renders the source of a claim. Throws `SkrepkaError` (`staging_lost`, `staging_corrupt`, or one of
- * the `Images` port), `BlobError`, or the signal's reason. Leaves no scratch file behind when it throws.
+ * Fetches, verifies and renders the source of a claim, and stores the original of a first version. Throws `SkrepkaError` (`staging_lost`,
+ * `staging_corrupt`, `storage_unavailable`, or one of the `Images` port), `BlobError`, or the signal's reason. Leaves no
+ * scratch file behind when it throws, and nothing of it goes on then.
  */
 export async function render(claim: Claim, deps: RenderDeps, signal: AbortSignal): Promise<Rendered> {
   const source = claim.originalKey ?? claim.stagingKey;
@@ -48,7 +52,7 @@ export async function render(claim: Claim, deps: RenderDeps, signal: AbortSignal
     await verifyObject(deps.blobs, source, claim, signal);
     deps.meter.observe('download_seconds', (deps.clock.monotonicMs() - startedMs) / 1000);
     await deps.reach('worker.downloaded', claim.attempt.jobId);
-    return { source, dir: null, rendering: null };
+    return { originalKey: await storeOriginal(claim, deps.blobs, signal), dir: null, rendering: null };
   }
   const recipe = recipes.get(claim.attempt.version);
   if (!recipe) throw new Error(`no recipe for version ${claim.attempt.version}`);
@@ -58,16 +62,21 @@ export async function render(claim: Claim, deps: RenderDeps, signal: AbortSignal
     if (file.sha256 !== claim.sha256 || file.size !== claim.size) throw damaged(source, file);
     deps.meter.observe('download_seconds', (deps.clock.monotonicMs() - startedMs) / 1000);
     await deps.reach('worker.downloaded', claim.attempt.jobId);
-    const renderMs = deps.clock.monotonicMs();
     const task = { sourcePath: file.path, outputDir: dir.path, contentType: claim.contentType, recipe };
-    const rendering = await deps.images.render(task, signal);
-    deps.meter.observe('render_seconds', (deps.clock.monotonicMs() - renderMs) / 1000);
+    const [rendering, originalKey] = await both(paint(task, deps, signal), storeOriginal(claim, deps.blobs, signal));
     await deps.reach('worker.rendered', claim.attempt.jobId);
-    return { source, dir, rendering };
+    return { originalKey, dir, rendering };
   } catch (error) {
     await dir.remove().catch(() => undefined);
     throw error;
   }
+}
+
+async function paint(task: Parameters<Images['render']>[0], deps: RenderDeps, signal: AbortSignal): Promise<Rendering> {
+  const startedMs = deps.clock.monotonicMs();
+  const rendering = await deps.images.render(task, signal);
+  deps.meter.observe('render_seconds', (deps.clock.monotonicMs() - startedMs) / 1000);
+  return rendering;
 }
 
 /** Reads an object whole and compares size and digest. Throws `staging_lost`, `staging_corrupt`, `BlobError` or the signal's reason. */
@@ -79,17 +88,6 @@ async function verifyObject(
 ): Promise<void> {
   const found = await digest(await read(blobs, key, signal));
   if (found.sha256 !== expected.sha256 || found.size !== expected.size) throw damaged(key, found);
-}
-
-/** Size and lower-case hex SHA-256 of a stream. */
-export async function digest(body: AsyncIterable<Uint8Array>): Promise<{ size: number; sha256: string }> {
-  const hash = createHash('sha256');
-  let size = 0;
-  for await (const chunk of body) {
-    hash.update(chunk);
-    size += chunk.length;
-  }
-  return { size, sha256: hash.digest('hex') };
 }
 
 async function read(blobs: Blobs, key: string, signal: AbortSignal): Promise<AsyncIterable<Uint8Array>> {

@@ -247,7 +247,7 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
     let aloneLeave: (() => void) | null = null;
     try {
       await reach('worker.claimed', at.jobId);
-      // What brought a worker down once may do so again: it takes nobody else's work with it.
+      // What brought a worker down once may do so again: it takes nobody else's work with it, not even another suspect's.
       if (claim.crashes > 0) aloneLeave = await gate.alone(lease.signal);
       rendered = await render(claim, deps, lease.signal);
       const result = await storeObjects(claim, rendered, deps, lease.signal);
@@ -256,7 +256,8 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
       return outcome;
     } catch (error) {
       const cause = lease.signal.aborted ? lease.signal.reason : error;
-      return giveUp(claim, cause, deps, settings, lease.signal);
+      // Awaited here: until it has ended the lease is kept, and its deadline watched.
+      return await giveUp(claim, cause, deps, settings, lease.signal);
     } finally {
       lease.end();
       aloneLeave?.();
@@ -330,13 +331,12 @@ export function createWorker(deps: WorkerDeps, settings: WorkerSettings): Worker
 /** Slots, and the right of one attempt to run alone: then none is taken, and it starts when all others have ended. */
 function createGate(slotsMax: number, onHeld: (held: number) => void) {
   let held = 0;
-  let lone = 0;
-  let loneRuns = false;
+  let lone = false;
   const waiters = new Set<() => void>();
   const changed = () => {
     for (const wake of [...waiters]) wake();
   };
-  const isOpen = () => held < slotsMax && lone === 0;
+  const isOpen = () => held < slotsMax && !lone;
 
   async function until(condition: () => boolean, signal: AbortSignal) {
     while (!condition() && !signal.aborted) {
@@ -367,22 +367,23 @@ function createGate(slotsMax: number, onHeld: (held: number) => void) {
       onHeld(held);
       changed();
     },
-    /** Turns a held slot into a lone one; throws the signal's reason. Answers how to end it, before the slot is left. */
+    /**
+     * Turns a held slot into the lone one; throws the signal's reason. Answers how to end it, before the slot is left. Throws
+     * `Interrupted` where another was claimed at the same moment and is it already: one that waited beside it would be charged
+     * with its crash.
+     */
     async alone(signal: AbortSignal) {
-      lone += 1;
-      changed();
-      await until(() => held === lone && !loneRuns, signal);
-      if (signal.aborted) {
-        lone -= 1;
-        changed();
-        throw signal.reason;
-      }
-      loneRuns = true;
-      return () => {
-        loneRuns = false;
-        lone -= 1;
+      if (lone) throw new Interrupted('alone');
+      lone = true;
+      const leave = () => {
+        lone = false;
         changed();
       };
+      changed();
+      await until(() => held === 1, signal);
+      if (!signal.aborted) return leave;
+      leave();
+      throw signal.reason;
     },
   };
 }

@@ -1,8 +1,12 @@
 /** Steps 3 and 6, leases: unknown outcomes are read back, renewals keep a claim, and who lost it is silent. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { SkrepkaError } from '../../src/errors.ts';
+import { newId } from '../../src/ids.ts';
+import { giveUp, Interrupted } from '../../src/pipeline/outcome.ts';
 import { away, deadClaim, drained, failing, lost, ring, settles, waiting } from '../support/attempts.ts';
-import { createPipeline } from '../support/pipeline.ts';
+import { createPipeline, quick } from '../support/pipeline.ts';
+import { createTally, silent } from '../support/ports-fake.ts';
 import { until } from '../support/until.ts';
 
 describe('an unknown outcome', () => {
@@ -72,7 +76,11 @@ describe('a lease', () => {
     const { attachment } = await p.upload('IMG 1');
     await ring(p, attachment.id);
     p.startWorker();
-    await until('claimed', async () => (await p.jobOf(attachment.id)).state === 'processing');
+    // It is stored beside the rendering, while the lease is held.
+    const before = await until('its original is stored', async () => {
+      const keys = await p.keys('attachments/');
+      return keys.length === 1 ? keys : null;
+    });
     // Another worker's claim, as after a lease that ended.
     await p.pool.query(
       `update jobs set fence = fence + 1, attempt_id = gen_random_uuid(), lease_until = now() + interval '1 hour'`,
@@ -82,7 +90,7 @@ describe('a lease', () => {
     await until('the worker is free', () => p.meter.counted('attempts_total') === 1);
     assert.equal(p.store.calls('settle') + p.store.calls('fail') + p.store.calls('release'), 0);
     assert.equal((await p.memory.depth()).inFlight, 1);
-    assert.deepEqual(await p.keys('attachments/'), []);
+    assert.deepEqual(await p.keys('attachments/'), before);
   });
 
   test('whose renewals hang ends by the worker’s own deadline, and only a fenced release follows', async (t) => {
@@ -96,6 +104,38 @@ describe('a lease', () => {
     const job = await p.jobOf(attachment.id);
     assert.deepEqual([job.state, job.releases, job.failures, job.crashes], ['queued', 1, 0, 0]);
     assert.equal(p.store.calls('settle'), 0);
+  });
+
+  test('is kept while a failure waits for the store, and once it is lost the failure is not said again', async (t) => {
+    const p = await createPipeline(t, { visibilityMs: 60_000, renderConcurrency: 1 }, failing('internal'));
+    p.store.plan('fail', ...Array.from({ length: 100 }, () => ({ before: away })));
+    const { attachment } = await p.upload('IMG 1');
+    await ring(p, attachment.id);
+    p.startWorker();
+    await until('it is renewed meanwhile', () => p.store.calls('fail') > 0 && p.store.calls('renew') > 0);
+    await p.pool.query(
+      `update jobs set fence = fence + 1, attempt_id = gen_random_uuid(), lease_until = now() + interval '1 hour'`,
+    );
+    await until('the worker is free', () => p.meter.counted('attempts_total', { outcome: 'lost' }) === 1);
+    assert.equal(p.meter.counted('leases_broken_total', { why: 'lost' }), 1);
+  });
+
+  test('that ended while its worker stood still has its turn before a failure is said again', async () => {
+    const lease = new AbortController();
+    let said = 0;
+    const fail = async () => {
+      said += 1;
+      throw lost();
+    };
+    // Of two timers that are over when a process wakes, the shorter one goes first, and the promises that it settles.
+    const sleep = async (ms: number) => (ms === 0 ? lease.abort(new Interrupted('expired')) : undefined);
+    const clock = { monotonicMs: () => 0, wallMs: () => 0, random: () => 0, newId, sleep };
+    const readAttempt = async () => ({ kind: 'gone' });
+    const deps = { store: { fail, readAttempt }, clock, log: silent, meter: createTally(), who: 'w' };
+    const attempt = { jobId: newId(), attachmentId: newId(), version: 1, fence: 1, attemptId: newId() };
+    const given = [{ attempt, failures: 0 }, new SkrepkaError('internal'), deps, quick, lease.signal];
+    assert.equal(await giveUp(...(given as unknown as Parameters<typeof giveUp>)), 'lost');
+    assert.equal(said, 1);
   });
 
   test('that fails to renew for a moment is kept', async (t) => {

@@ -24,6 +24,36 @@ describe('slots', () => {
     );
   });
 
+  test('of which two are taken by jobs that crashed before: one runs alone, the other goes back unspent, and both are done', async (t) => {
+    const { painter, go } = waiting();
+    const p = await createPipeline(t, { renderConcurrency: 2, leaseMs: 60_000, renewMs: 15_000 }, painter);
+    const jobs: string[] = [];
+    for (const name of ['IMG 1', 'IMG 2']) {
+      const { attachment } = await p.upload(name);
+      const { id } = await p.jobOf(attachment.id);
+      assert.equal((await p.store.port.claim(deadClaim(id, 1))).kind, 'claimed');
+      jobs.push(attachment.id);
+    }
+    // Both are claimed before either knows of the other.
+    const both = Promise.withResolvers<void>();
+    let claims = 0;
+    const together = async () => {
+      claims += 1;
+      if (claims === 2) both.resolve();
+      await both.promise;
+    };
+    p.store.plan('claim', { first: together }, { first: together });
+    for (const id of jobs) await ring(p, id);
+    p.startWorker();
+    await until('one is given back', () => p.meter.counted('releases_total', { why: 'alone' }) === 1);
+    await until('the other is rendered', () => painter.renders === 1);
+    go();
+    p.startRelay();
+    for (const id of jobs) await p.untilState(id, 'ready');
+    const crashes = await Promise.all(jobs.map(async (id) => (await p.jobOf(id)).crashes));
+    assert.deepEqual([crashes, p.meter.counted('releases_total')], [[1, 1], 1]);
+  });
+
   test('are all empty around a job that crashed before: it runs alone', async (t) => {
     let now = 0;
     let most = 0;

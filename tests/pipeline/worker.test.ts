@@ -159,7 +159,9 @@ describe('failures', () => {
     p.blobs.plan('put', {
       first: async (args) => {
         const key = args[0] as string;
-        p.blobs.plan('open', { first: async () => void (await spoil(p, key)) });
+        // Others are read back meanwhile.
+        const ofKey = { first: async ([opened]: readonly unknown[]) => void (opened === key && (await spoil(p, key))) };
+        p.blobs.plan('open', ofKey, ofKey, ofKey);
       },
     });
     p.startRelay();

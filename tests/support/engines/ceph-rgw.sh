@@ -53,7 +53,7 @@ mon data avail crit = 1
 keyring = $D/admin.keyring
 [client.rgw]
 keyring = $D/rgw/keyring
-rgw frontends = beast endpoint=127.0.0.1:$PORT
+rgw frontends = beast endpoint=127.0.0.1:$PORT tcp_nodelay=1
 rgw data = $D/rgw
 rgw thread pool size = 32
 rgw cache enabled = false

@@ -1,0 +1,59 @@
+/**
+ * The part of step 5, store, that needs no pixels: the original from staging to its place below the prefix of the attempt, and
+ * the look at what was stored. It goes on beside the rendering, as soon as the source was verified: read back after it, an
+ * original of 5 MB is a third of what its owner waits beyond the rendering.
+ *
+ * Durable when it returns: an object that no row names. An attempt that fails, or dies, sends its whole prefix to the
+ * clean-ups, so that a picture which cannot be rendered costs a copy and leaves nothing.
+ */
+import { createHash } from 'node:crypto';
+import { SkrepkaError } from '../errors.ts';
+import { attemptPrefix, originalName } from './attachment.ts';
+import type { Blobs } from './ports.ts';
+import type { Claim } from './store.ts';
+
+/**
+ * Copies the staged original inside the storage and reads it back. Answers its key; null where an earlier version has published
+ * it. Throws `SkrepkaError('storage_unavailable')`, `BlobError` or the signal's reason.
+ */
+export async function storeOriginal(claim: Claim, blobs: Blobs, signal: AbortSignal): Promise<string | null> {
+  if (claim.originalKey !== null) return null;
+  signal.throwIfAborted();
+  const { attachmentId, version, fence, attemptId } = claim.attempt;
+  const key = `${attemptPrefix(attachmentId, version, fence, attemptId)}${originalName(claim.contentType)}`;
+  await blobs.copy(claim.stagingKey, key);
+  await verifyStored(blobs, key, claim);
+  return key;
+}
+
+/** `ready` means downloadable: nothing is published that was not read back whole. */
+export async function verifyStored(blobs: Blobs, key: string, expected: { size: number; sha256: string }) {
+  const { body } = await blobs.open(key);
+  const found = await digest(body);
+  if (found.size !== expected.size || found.sha256 !== expected.sha256) {
+    throw new SkrepkaError('storage_unavailable', {
+      log: `object ${key} was stored as ${found.size} bytes with digest ${found.sha256}`,
+    });
+  }
+}
+
+/** Size and lower-case hex SHA-256 of a stream. */
+export async function digest(body: AsyncIterable<Uint8Array>): Promise<{ size: number; sha256: string }> {
+  const hash = createHash('sha256');
+  let size = 0;
+  for await (const chunk of body) {
+    hash.update(chunk);
+    size += chunk.length;
+  }
+  return { size, sha256: hash.digest('hex') };
+}
+
+/**
+ * Both results; when one fails the other is still waited for, because what goes on after an attempt was given up would be the
+ * write of a zombie. Throws what `first` threw, else what `second` did.
+ */
+export async function both<A, B>(first: Promise<A>, second: Promise<B>): Promise<[A, B]> {
+  const ends = await Promise.allSettled([first, second]);
+  for (const end of ends) if (end.status === 'rejected') throw end.reason;
+  return await Promise.all([first, second]);
+}
