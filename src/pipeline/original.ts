@@ -9,6 +9,7 @@
 import { createHash } from 'node:crypto';
 import { SkrepkaError } from '../errors.ts';
 import { attemptPrefix, originalName } from './attachment.ts';
+import { giveBack } from './blob-body.ts';
 import type { Blobs } from './ports.ts';
 import type { Claim } from './store.ts';
 
@@ -37,13 +38,14 @@ export async function verifyStored(blobs: Blobs, key: string, expected: { size: 
   }
 }
 
-/** Size and lower-case hex SHA-256 of a stream. */
+/** Size and lower-case hex SHA-256 of an opened object; its chunks are used up. */
 export async function digest(body: AsyncIterable<Uint8Array>): Promise<{ size: number; sha256: string }> {
   const hash = createHash('sha256');
   let size = 0;
   for await (const chunk of body) {
     hash.update(chunk);
     size += chunk.length;
+    giveBack(chunk);
   }
   return { size, sha256: hash.digest('hex') };
 }

@@ -8,6 +8,7 @@
  * that a damaged source can never become a wrong variant.
  */
 import { SkrepkaError } from '../errors.ts';
+import { giveBack } from './blob-body.ts';
 import { both, digest, storeOriginal } from './original.ts';
 import {
   BlobError,
@@ -106,6 +107,7 @@ async function* abortable(body: AsyncIterable<Uint8Array>, signal: AbortSignal):
   for await (const chunk of body) {
     signal.throwIfAborted();
     yield chunk;
+    giveBack(chunk);
   }
 }
 

@@ -80,7 +80,8 @@ export function createMemoryBlobs(): MemoryBlobs {
         if (range !== undefined && (range.start >= bytes.length || range.end < range.start)) {
           throw new BlobError('broken', `Expected a range inside ${bytes.length} bytes`);
         }
-        const part = range === undefined ? bytes : bytes.subarray(range.start, range.end + 1);
+        // A copy: whoever reads a chunk may free its memory.
+        const part = Buffer.from(range === undefined ? bytes : bytes.subarray(range.start, range.end + 1));
         return { size: bytes.length, body: Readable.from(slices(part, tearAfter), { objectMode: false }) };
       });
     },
