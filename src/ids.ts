@@ -1,5 +1,5 @@
 /** Identifiers. Public ids are UUIDv7 (RFC 9562, section 5.7): sortable by creation, unguessable enough not to be a secret. */
-import { randomBytes } from 'node:crypto';
+import { randomFillSync } from 'node:crypto';
 import { v7 } from 'uuid';
 
 /** A new UUIDv7 in lower-case text form. */
@@ -16,7 +16,20 @@ export function isId(value: unknown): value is string {
 
 /** A new W3C `traceparent` (Trace Context, level 1), sampled. */
 export function newTraceparent(): string {
-  return `00-${randomBytes(16).toString('hex')}-${randomBytes(8).toString('hex')}-01`;
+  return `00-${randomHex(16)}-${randomHex(8)}-01`;
+}
+
+const drawn = Buffer.alloc(4096);
+let used = drawn.length;
+
+/** At most 4096 random bytes in hex, for names and ids and never for secrets: drawn many at a time, since a draw costs more than what it names. */
+export function randomHex(bytes: number): string {
+  if (used + bytes > drawn.length) {
+    randomFillSync(drawn);
+    used = 0;
+  }
+  used += bytes;
+  return drawn.toString('hex', used - bytes, used);
 }
 
 const traceparentForm = /^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/;

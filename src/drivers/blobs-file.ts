@@ -34,6 +34,7 @@ import {
   syncFolder,
   withTemporary,
 } from './blobs-file/folder.ts';
+import { createHeldFolders } from './blobs-file/held.ts';
 import type { Owner } from './blobs-file/marker.ts';
 import { walk } from './blobs-file/walk.ts';
 
@@ -60,6 +61,7 @@ export interface FileBlobsDeps {
 export function createFileBlobs({ dir, owner }: FileBlobsDeps, settings: FileBlobsSettings = {}): Blobs {
   const { batchBytes = 512 * 1024, hardLinks = true } = settings;
   const batches = createBatches(batchBytes);
+  const held = createHeldFolders();
   let prepared: Promise<Place> | null = null;
 
   /** The folder, looked at: what was opened may have been unmounted or replaced since. In every call, before it changes or tells anything. */
@@ -83,7 +85,7 @@ export function createFileBlobs({ dir, owner }: FileBlobsDeps, settings: FileBlo
     const found = await owner?.().catch((error: unknown) => {
       throw new BlobError('unavailable', 'Nobody can say whose the object folder is', error);
     });
-    return await prepare(dir, found ?? null);
+    return await prepare(dir, found ?? null, held);
   }
 
   return {
@@ -96,8 +98,9 @@ export function createFileBlobs({ dir, owner }: FileBlobsDeps, settings: FileBlo
       options.signal?.throwIfAborted();
       const at = await opened();
       return await withTemporary(at, async (path) => {
-        const size = await writeFile(at, path, body, { key, batches, signal: options.signal });
-        options.signal?.throwIfAborted();
+        const { signal, verify = false } = options;
+        const size = await writeFile(at, path, body, { key, batches, signal, verify });
+        signal?.throwIfAborted();
         // Looked at once, and as late as can be: the bytes took their time. The move then proves that the file which was
         // written lies in the folder that was looked at.
         await moveInto(await place(), path, key);
@@ -181,7 +184,9 @@ export function createFileBlobs({ dir, owner }: FileBlobsDeps, settings: FileBlo
       }
     },
 
-    async close() {},
+    async close() {
+      held.close();
+    },
   };
 }
 
@@ -191,6 +196,8 @@ interface Writing {
   readonly key: string;
   readonly batches: Batches;
   readonly signal: AbortSignal | undefined;
+  /** Whether the size is to be asked of the file system, after the bytes are durable. */
+  readonly verify: boolean;
 }
 
 interface Batches {
@@ -219,7 +226,7 @@ async function writeFile(at: Place, path: string, body: AsyncIterable<Uint8Array
   try {
     const size = await writeAll(handle, body, writing);
     await io('write', key, () => handle.sync());
-    return size;
+    return writing.verify ? (await io('read', key, () => handle.stat())).size : size;
   } finally {
     // What close(2) could still complain of was asked for by fsync, and a body's error must not be covered.
     await handle.close().catch(() => {});

@@ -81,6 +81,26 @@ export function createS3Blobs(settings: S3Settings): Blobs {
     return null;
   }
 
+  async function send(
+    key: string,
+    body: AsyncIterable<Uint8Array>,
+    contentType: string | undefined,
+    signal: AbortSignal | undefined,
+  ): Promise<number> {
+    const target = { Bucket, Key: key, ContentType: contentType };
+    const parts = partsOf(body, s3PartBytes, signal);
+    try {
+      const first = await parts.next();
+      const bytes = first.done ? Buffer.alloc(0) : first.value;
+      if (bytes.length === s3PartBytes) return await uploads.putParts(target, bytes, parts, signal);
+      const command = new PutObjectCommand({ ...target, Body: bytes, ContentLength: bytes.length });
+      await call(`put ${key}`, (options) => client.send(command, options), { moves: true, signal });
+      return bytes.length;
+    } finally {
+      await parts.return(undefined);
+    }
+  }
+
   return {
     async prepare() {
       if (await bucketExists()) return;
@@ -92,21 +112,11 @@ export function createS3Blobs(settings: S3Settings): Blobs {
       }
     },
 
-    async put(key, body, { contentType, signal } = {}) {
+    async put(key, body, { contentType, signal, verify = false } = {}) {
       checkBlobKey(key);
       signal?.throwIfAborted();
-      const target = { Bucket, Key: key, ContentType: contentType };
-      const parts = partsOf(body, s3PartBytes, signal);
-      try {
-        const first = await parts.next();
-        const bytes = first.done ? Buffer.alloc(0) : first.value;
-        if (bytes.length === s3PartBytes) return { size: await uploads.putParts(target, bytes, parts, signal) };
-        const command = new PutObjectCommand({ ...target, Body: bytes, ContentLength: bytes.length });
-        await call(`put ${key}`, (options) => client.send(command, options), { moves: true, signal });
-        return { size: bytes.length };
-      } finally {
-        await parts.return(undefined);
-      }
+      const size = await send(key, body, contentType, signal);
+      return verify ? { size: (await look(key))?.ContentLength ?? 0 } : { size };
     },
 
     async open(key, range) {

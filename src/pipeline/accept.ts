@@ -123,14 +123,13 @@ export function createAccept(deps: AcceptDeps, settings: AcceptSettings): Accept
     const received = receive(upload, body, deps, settings);
     upload.onAccepting?.();
     try {
-      const { size } = await blobs.put(staging, received.bytes, { signal: upload.signal });
+      const { size } = await blobs.put(staging, received.bytes, { signal: upload.signal, verify: true });
       const facts = received.facts();
       const { alt, sha256 } = await upload.trailer();
       if (sha256 !== null && sha256 !== facts.sha256) throw new SkrepkaError('digest_mismatch');
-      const stored = await blobs.head(staging);
-      if (size !== facts.size || stored?.size !== facts.size) {
+      if (size !== facts.size) {
         throw new SkrepkaError('storage_unavailable', {
-          log: `expected ${facts.size} bytes in staging, found ${stored?.size}`,
+          log: `expected ${facts.size} bytes in staging, found ${size}`,
         });
       }
       await reach('accept.stored', id);

@@ -83,12 +83,13 @@ export interface Blobs {
   /**
    * Stores a body of unknown length under `key`. All or nothing: until it resolves, readers see the old object or none,
    * also when the process is killed. When it resolves, the object is durable. Rejects and leaves nothing when the body
-   * throws or `signal` aborts. An existing object is replaced.
+   * throws or `signal` aborts. An existing object is replaced. With `verify` the size is that of the object as the store tells it
+   * afterwards; without, it is what the body had.
    */
   put(
     key: string,
     body: AsyncIterable<Uint8Array>,
-    options?: { contentType?: string; signal?: AbortSignal },
+    options?: { contentType?: string; signal?: AbortSignal; verify?: boolean },
   ): Promise<{ size: number }>;
   /** Opens an object or a range of it. `size` is that of the whole object. Rejects `missing`; a range past its end is clipped, and one that starts past it rejects `broken`. */
   open(key: string, range?: ByteRange): Promise<{ size: number; body: Readable }>;

@@ -12,6 +12,7 @@ import {
   rmdir,
   stat,
   symlink,
+  truncate,
   utimes,
   writeFile,
 } from 'node:fs/promises';
@@ -291,6 +292,19 @@ test('a folder that vanishes is unavailable and is not silently made anew', () =
     await assert.rejects(blobs.health(), fault('unavailable'));
     await assert.rejects(blobs.put('a/b', pieces(noise(10, 1))), fault('unavailable'));
     await assert.rejects(access(root));
+  }));
+
+test('a put that is to be verified tells what the file system has, not what the body had', () =>
+  withDir(async (dir) => {
+    const blobs = createFileBlobs({ dir }, { batchBytes: 10 });
+    async function* body() {
+      yield noise(1000, 1);
+      // As a disk does that takes bytes and has none.
+      const [name = ''] = await readdir(join(dir, '.tmp'));
+      await truncate(join(dir, '.tmp', name), 400);
+    }
+    assert.deepEqual(await blobs.put('a/b', body(), { verify: true }), { size: 400 });
+    assert.deepEqual(await blobs.put('a/c', pieces(noise(1000, 1)), { verify: true }), { size: 1000 });
   }));
 
 test('an object that shrinks under its reader ends with broken, not with silence', () =>

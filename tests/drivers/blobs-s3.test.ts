@@ -221,6 +221,28 @@ describe('a 404', () => {
   });
 });
 
+describe('a put that is to be verified', () => {
+  const tells = (size: number | null): Answer => {
+    return (request, response) => {
+      request.resume();
+      if (request.method !== 'HEAD') response.writeHead(200, { etag: '"x"' }).end();
+      else if (size !== null) response.writeHead(200, { 'content-length': size }).end();
+      else response.writeHead(request.url?.startsWith('/photos/a') ? 404 : 200).end();
+    };
+  };
+
+  it('tells the size that the store has, and none where it has no such object', async (t) => {
+    for (const [has, told] of [
+      [1000, 1000],
+      [999, 999],
+      [null, 0],
+    ] as const) {
+      const { blobs } = await stand(t, tells(has));
+      assert.deepEqual(await blobs.put('a/b', pieces(noise(1000, 1)), { verify: true }), { size: told });
+    }
+  });
+});
+
 describe('an upload in parts', () => {
   /** A store that loses its first answer to the completion, and knows the upload no more; the object has the mark that `markOf` makes of the upload's. */
   const forgetful = (markOf: (mark: string) => string): Answer => {

@@ -189,7 +189,9 @@ export function blobsOf(
       }
       options?.signal?.throwIfAborted();
       onWrite(process, key);
-      return await effect('put', toWrite, () => objects.put(key, Buffer.concat(chunks)));
+      const answer = await effect('put', toWrite, () => objects.put(key, Buffer.concat(chunks)));
+      if (!options?.verify) return answer;
+      return { size: (await effect('head', toRead, () => objects.stored.get(key)))?.bytes.length ?? 0 };
     },
     async open(key, range) {
       if (range) throw new Error('the simulation reads whole objects');

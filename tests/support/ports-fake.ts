@@ -67,10 +67,11 @@ export function createPainter(
   };
 }
 
-/** `before`: fails without doing it. `after`: does it, then fails. `hang`: never answers. A function: runs before it. */
+/** `before`: fails without doing it. `after`: does it, then fails. `answer`: does it, then says something else. `hang`: never answers. A function: runs before it. */
 export type Plan =
   | { before: () => Error }
   | { after: () => Error }
+  | { answer: unknown }
   | { hang: true }
   | { first: (args: readonly unknown[]) => Promise<void> };
 
@@ -110,6 +111,7 @@ async function follow(plan: Plan, act: () => unknown, args: readonly unknown[]):
     return act();
   }
   await act();
+  if ('answer' in plan) return plan.answer;
   throw plan.after();
 }
 

@@ -6,9 +6,11 @@ import { randomBytes } from 'node:crypto';
 import { constants, type Stats } from 'node:fs';
 import { type FileHandle, link, lstat, mkdir, open, readdir, realpath, rename, rmdir, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { randomHex } from '../../ids.ts';
 import { BlobError } from '../../pipeline/ports.ts';
 import { isAbandoned, processTag } from '../../process-tag.ts';
 import { codeOf, faultOf, ignoreMissing, io, nullIfMissing } from './faults.ts';
+import type { HeldFolders } from './held.ts';
 import { identityOf, isMarked, mark, type Owner, requireMark } from './marker.ts';
 
 /** A folder can vanish between its making and the rename into it, when somebody deletes its last object. */
@@ -24,9 +26,11 @@ export interface Place {
   readonly markId: string | null;
   /** First-level folders whose entry in `root` is durable. They are never removed, so this stays true. */
   readonly durable: Set<string>;
+  /** Of those folders: uploads come to one of them all the time. */
+  readonly held: HeldFolders;
 }
 
-export async function prepare(dir: string, owner: Owner | null): Promise<Place> {
+export async function prepare(dir: string, owner: Owner | null, held: HeldFolders): Promise<Place> {
   // Before anything is made: a folder that is not mounted stays as it is.
   const marked = await isMarked(dir, owner);
   const made = await mkdir(dir, { recursive: true, mode: 0o700 });
@@ -39,7 +43,8 @@ export async function prepare(dir: string, owner: Owner | null): Promise<Place> 
     await mark(root, owner?.id ?? '', temporaryPath(temporary));
     await syncFolder(root);
   }
-  return { root, temporary, ownerId: owner?.id ?? null, markId: await identityOf(root), durable: new Set() };
+  const ownerId = owner?.id ?? null;
+  return { root, temporary, ownerId, markId: await identityOf(root), durable: new Set(), held };
 }
 
 /**
@@ -96,7 +101,7 @@ export async function withTemporary<T>(at: Place, work: (path: string) => Promis
   }
 }
 
-const temporaryPath = (temporary: string) => join(temporary, `${processTag()}.${randomBytes(8).toString('hex')}`);
+const temporaryPath = (temporary: string) => join(temporary, `${processTag()}.${randomHex(8)}`);
 
 /** A new temporary file, to write and to read. */
 export async function openTemporary(at: Place, path: string): Promise<FileHandle> {
@@ -120,20 +125,22 @@ export async function inTemporary<T>({ root, temporary, ownerId }: Place, work: 
 
 /** The path of a key, after making sure that no folder on the way is a symbolic link out of the root. */
 export async function locate(at: Place, key: string): Promise<string> {
-  if (!(await hasFolders(at, key))) await missingOrAway(at, key);
+  if ((await foldersOf(at, key)) === null) await missingOrAway(at, key);
   return join(at.root, key);
 }
 
-/** Whether the folders of a key are there. Rejects `broken` where one is no plain folder. */
-async function hasFolders(at: Place, key: string): Promise<boolean> {
+/** The folders of a key, from the first level down; null where one is missing. Rejects `broken` where one is no plain folder. */
+async function foldersOf(at: Place, key: string): Promise<readonly Stats[] | null> {
+  const found: Stats[] = [];
   let folder = at.root;
   for (const segment of key.split('/').slice(0, -1)) {
     folder = join(folder, segment);
     const stat = await io('read', key, () => lstat(folder)).catch(nullIfMissing);
-    if (stat === null || stat.isFile()) return false;
+    if (stat === null || stat.isFile()) return null;
     if (!stat.isDirectory()) throw new BlobError('broken', `A folder of ${key} is not a plain folder`);
+    found.push(stat);
   }
-  return true;
+  return found;
 }
 
 /** A disk that is not mounted has no object either: only where our mark still is does an object count as missing. */
@@ -186,28 +193,33 @@ const noLinks = new Set(['EEXIST', 'EMLINK', 'EPERM', 'EXDEV', 'ENOTSUP', 'EOPNO
 /** Gives synced bytes the name of a key by `name`, in folders that are made where they are missing, durably. */
 async function nameInto(at: Place, key: string, name: (path: string) => Promise<void>): Promise<void> {
   const path = join(at.root, key);
+  let folders: readonly Stats[] | null;
   for (let attempt = 1; ; attempt += 1) {
-    const isReady = await hasFolders(at, key);
+    folders = await foldersOf(at, key);
     try {
-      if (!isReady) await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+      if (folders === null) await mkdir(dirname(path), { recursive: true, mode: 0o700 });
       await name(path);
       break;
     } catch (error) {
       if (codeOf(error) !== 'ENOENT' || attempt === moveAttemptsMax) throw faultOf(error, 'write', key);
     }
   }
-  await io('write', key, () => syncPath(at, key));
+  await io('write', key, () => syncPath(at, key, folders?.[0]));
 }
 
 /**
  * All folders from the object's up, not only those made just now: another process may have made one a moment ago
- * without having synced it yet.
+ * without having synced it yet. `first`: the one of the first level, as it was when the name was made in it.
  */
-async function syncPath(at: Place, key: string): Promise<void> {
+async function syncPath(at: Place, key: string, first: Stats | undefined): Promise<void> {
   const [top = key, ...rest] = key.split('/');
   const folders = rest.map((_, depth) => join(at.root, top, ...rest.slice(0, depth)));
   if (rest.length === 0 || !at.durable.has(top)) folders.push(at.root);
-  await Promise.all(folders.map(syncFolder));
+  await Promise.all(
+    folders.map((folder, depth) =>
+      depth === 0 && first !== undefined ? at.held.sync(folder, first).catch(ignoreMissing) : syncFolder(folder),
+    ),
+  );
   if (rest.length > 0) at.durable.add(top);
 }
 
