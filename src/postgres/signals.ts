@@ -7,7 +7,7 @@
 import { randomBytes } from 'node:crypto';
 import { describe } from '../errors.ts';
 import type { Log, Signals, Topic } from '../pipeline/ports.ts';
-import { type Listener, listen, type Pool } from './pool.ts';
+import { type Listener, listen, type Pool, single } from './pool.ts';
 
 const channels: Readonly<Record<Topic, string>> = { due: 'skrepka_due', changed: 'skrepka_changed' };
 /** What is announced within this time after a NOTIFY shares the next; the first after a silence goes with its turn of the event loop. */
@@ -118,5 +118,6 @@ export function createSignals(deps: { pool: Pool; url: string; log?: Log }): Sig
 }
 
 async function notify(pool: Pool, channel: string, payload: string): Promise<void> {
-  await pool.query('select pg_notify($1, $2)', [channel, payload]);
+  // Prepared, as every statement: to plan it costs more than to do it.
+  await single(pool, 'select pg_notify($1, $2)', [channel, payload], { writes: true });
 }
