@@ -95,6 +95,8 @@ describe('a client that is gone', () => {
   it('leaves its key free: the same upload sent again is taken', async (t) => {
     const uploads = await startUploads(t);
     await vanish(t, uploads, 0.5, false);
+    // Before it has begun, nothing is there either.
+    await until('it is over', () => answered(uploads) === 1);
     await untilNothing(uploads);
     assert.equal((await uploads.send(bytes, { 'idempotency-key': 'k' })).status, 202);
   });
