@@ -5,8 +5,8 @@
  * the next one that starts; folders of living processes are never touched.
  */
 import { createHash, randomBytes } from 'node:crypto';
-import { constants, createReadStream } from 'node:fs';
-import { access, lstat, mkdir, open as openFile, readdir, rm, rmdir, statfs } from 'node:fs/promises';
+import { constants } from 'node:fs';
+import { access, lstat, mkdir, open as openFile, readdir, rm, rmdir, statfs, unlink } from 'node:fs/promises';
 import { join, resolve, sep } from 'node:path';
 import { describe } from '../errors.ts';
 import { type Scratch, type ScratchDir, ScratchError } from '../pipeline/ports.ts';
@@ -15,6 +15,9 @@ import { isAbandoned, processTag } from '../process-tag.ts';
 const nameForm = /^[a-z0-9][a-z0-9.-]{0,199}$/;
 /** The folder of a process can vanish under `open`, when another attempt ends and finds it empty. */
 const openAttemptsMax = 100;
+
+/** Read at a time: most variants in one call. */
+const pieceBytes = 256 * 1024;
 
 /** What `health` writes at a time. Nothing that a file system could store in less. */
 const fillingBytes = 256 * 1024;
@@ -42,12 +45,14 @@ export function createFileScratch({
     const path = join(own, attemptId);
     for (let attempt = 1; ; attempt += 1) {
       try {
-        await mkdir(own, { recursive: true, mode: 0o700 });
         await mkdir(path, { mode: 0o700 });
         return scratchDir(path, own);
       } catch (error) {
         if (codeOf(error) !== 'ENOENT' || attempt === openAttemptsMax) throw failure('make a scratch folder', error);
       }
+      await mkdir(own, { recursive: true, mode: 0o700 }).catch((error: unknown) => {
+        throw failure('make a scratch folder', error);
+      });
     }
   }
 
@@ -132,7 +137,7 @@ function scratchDir(path: string, own: string): ScratchDir {
 
     async remove() {
       try {
-        await rm(path, { recursive: true, force: true });
+        await removeFolder(path);
         // The last attempt takes the process's folder along; rmdir(2) refuses while another one is in it.
         await rmdir(own);
       } catch (error) {
@@ -140,6 +145,16 @@ function scratchDir(path: string, own: string): ScratchDir {
       }
     },
   };
+}
+
+/** By its names: `rm` asks after each of them first, and tries to remove the full folder, which is half of its calls. It has the odd cases. */
+async function removeFolder(path: string): Promise<void> {
+  try {
+    for (const name of await readdir(path)) await unlink(join(path, name));
+    await rmdir(path);
+  } catch {
+    await rm(path, { recursive: true, force: true });
+  }
 }
 
 async function writeWhole(handle: Awaited<ReturnType<typeof openFile>>, bytes: Uint8Array): Promise<void> {
@@ -152,11 +167,23 @@ async function writeWhole(handle: Awaited<ReturnType<typeof openFile>>, bytes: U
   }
 }
 
+/** One buffer for all pieces: each is valid until the next one is asked for. */
 async function* pieces(path: string): AsyncGenerator<Uint8Array> {
-  try {
-    yield* createReadStream(path, { highWaterMark: 128 * 1024 });
-  } catch (error) {
+  const handle = await openFile(path, 'r').catch((error: unknown) => {
     throw failure('read scratch', error);
+  });
+  try {
+    const piece = Buffer.allocUnsafe(pieceBytes);
+    for (let read = pieceBytes; read === pieceBytes; ) {
+      read = (
+        await handle.read(piece, 0, pieceBytes, null).catch((error: unknown) => {
+          throw failure('read scratch', error);
+        })
+      ).bytesRead;
+      if (read > 0) yield piece.subarray(0, read);
+    }
+  } finally {
+    await handle.close();
   }
 }
 

@@ -6,6 +6,7 @@ import { once } from 'node:events';
 import { access, mkdir, mkdtemp, readdir, readFile, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Readable } from 'node:stream';
 import { test } from 'node:test';
 import { createFileScratch } from '../../src/drivers/scratch-file.ts';
 import type { Scratch } from '../../src/pipeline/ports.ts';
@@ -149,6 +150,16 @@ scratchTest(
 scratchTest('is not healthy where its file system fails to tell its size', async (_scratch, dir) => {
   const sizeOf = () => Promise.reject(new Error('EIO'));
   await assert.rejects(createFileScratch({ dir, sizeOf }).health(), { name: 'ScratchError', message: /size.*: EIO/ });
+  assert.deepEqual(await readdir(dir), []);
+});
+
+scratchTest('a folder is removed with whatever is in it, and once it is gone already', async (scratch, dir) => {
+  const folder = await scratch.open('attempt');
+  await folder.write('source', Readable.from([Buffer.from('a')]));
+  await mkdir(join(folder.path, 'inner'));
+  await writeFile(join(folder.path, 'inner', 'file'), 'b');
+  await folder.remove();
+  await folder.remove();
   assert.deepEqual(await readdir(dir), []);
 });
 

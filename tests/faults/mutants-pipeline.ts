@@ -250,7 +250,9 @@ const ofOutcome: readonly Mutant[] = [
     name: 'one variant is not stored',
     kills: ['I7'],
     by: 'seeds',
-    patches: [outcome('of rendered.rendering?.variants ?? [])', 'of rendered.rendering?.variants.slice(1) ?? [])')],
+    patches: [
+      outcome('[...(rendered.rendering?.variants ?? [])]', '[...(rendered.rendering?.variants.slice(1) ?? [])]'),
+    ],
   },
   {
     name: 'a put that failed is published',

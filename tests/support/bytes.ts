@@ -16,6 +16,7 @@ export async function* pieces(bytes: Uint8Array, pieceBytes = 7 * 1024): AsyncGe
 /** Everything that a body yields, in one buffer. */
 export async function wholeOf(body: AsyncIterable<Uint8Array>): Promise<Buffer> {
   const parts: Uint8Array[] = [];
-  for await (const part of body) parts.push(part);
+  // Copied: a body may use its buffer again.
+  for await (const part of body) parts.push(Buffer.from(part));
   return Buffer.concat(parts);
 }
