@@ -5,6 +5,7 @@
  * (dropped, truncated, the server restarted on an empty disk): a verb that finds no table makes it anew and goes on, and
  * whoever listens to `onDisrupted` hears of it.
  */
+import { inBatches } from '../batches.ts';
 import { describe } from '../errors.ts';
 import { BrokerError, type Log } from '../pipeline/ports.ts';
 import { StoreError } from '../pipeline/store.ts';
@@ -40,7 +41,7 @@ export interface Queue {
   insert(messages: readonly { id: string; body: Uint8Array }[]): Promise<void>;
   /** Visible → handed out for `visibilityMs`. `nextMs`: until another message becomes visible, null when none will. */
   take(limit: number, visibilityMs: number): Promise<{ taken: readonly Taken[]; nextMs: number | null }>;
-  /** Handed out → gone, durably. Guard: the token. */
+  /** Handed out → gone, durably. Guard: the token. Those that are removed at once share a statement. */
   remove(holding: Holding): Promise<void>;
   /** Handed out → waiting, visible after `delayMs`. Guard: the token. */
   release(holding: Holding, delayMs: number): Promise<void>;
@@ -92,6 +93,8 @@ export function createQueue(sql: BrokerSql, log?: Pick<Log, 'warn'>): Queue {
     }
   }
 
+  const drop = (all: readonly Holding[]) => run(removeText, columnsOf(all)).then(() => all.map(() => undefined));
+
   return {
     prepare,
     async insert(messages) {
@@ -104,9 +107,7 @@ export function createQueue(sql: BrokerSql, log?: Pick<Log, 'warn'>): Queue {
       watch.saw(rows[0]);
       return { taken: rows.flatMap(toTaken), nextMs: rows[0]?.next_ms ?? null };
     },
-    async remove({ id, token }) {
-      await run(removeText, [id, token]);
-    },
+    remove: inBatches(drop, { most: removeMax }),
     async release({ id, token }, delayMs) {
       await run(releaseText, [id, token, delayMs]);
     },
@@ -114,7 +115,7 @@ export function createQueue(sql: BrokerSql, log?: Pick<Log, 'warn'>): Queue {
       await run(extendText, [id, token, visibilityMs]);
     },
     async giveBack(holdings) {
-      await run(giveBackText, [holdings.map(({ id }) => id), holdings.map(({ token }) => token)]);
+      await run(giveBackText, columnsOf(holdings));
     },
     async notify() {
       await run(`select pg_notify($1, '')`, [channel]);
@@ -135,6 +136,8 @@ export function createQueue(sql: BrokerSql, log?: Pick<Log, 'warn'>): Queue {
     },
   };
 }
+
+const columnsOf = (all: readonly Holding[]) => [all.map(({ id }) => id), all.map(({ token }) => token)];
 
 interface Seen extends Record<string, unknown> {
   readonly incarnation: string;
@@ -197,6 +200,7 @@ function asBrokerError(error: unknown): BrokerError {
 /* ------------------------------------------------------------------ tables */
 
 const version = 1;
+const removeMax = 200;
 export const channel = 'skrepka_broker';
 
 /** A truncated table gets another file, a new one another epoch: together they name the queue. */
@@ -316,13 +320,14 @@ interface TakeRow extends Seen {
   readonly deliveries: number;
 }
 
-// One row at least, without a message when none is due. Both halves look at the same now(), so that no message can become
+// Not flushed: of what a dying server forgets the message comes once more. One row at least, without a message when none is due. Both halves look at the same now(), so that no message can become
 // visible between "none is due" and "the next is due in".
 const takeText = `
 with due as (
   select id
   from skrepka_broker.messages
   where visible_at <= now()
+    and (select set_config('synchronous_commit', 'off', true)) is not null
   order by visible_at
   limit $1
   for update skip locked
@@ -350,12 +355,17 @@ function toTaken(row: TakeRow): Taken[] {
   return [{ id: row.id, body: Uint8Array.from(row.body), token: row.token, deliveries: row.deliveries }];
 }
 
+// A row at a time by its key: of a list of unknown length the planner expects ten, and reads a small table whole for them.
 const removeText = `
-with ${durable}
-delete from skrepka_broker.messages
-using durable
-where id = $1
-  and token = $2`;
+with ${durable}, gone as materialized (
+  select id, token
+  from durable, unnest($1::text[], $2::uuid[]) with ordinality as gone (id, token, n)
+  where n between 1 and ${removeMax}
+)
+delete from skrepka_broker.messages as message
+using gone
+where message.id = gone.id
+  and message.token = gone.token`;
 
 const releaseText = `
 update skrepka_broker.messages

@@ -38,6 +38,7 @@ export interface Janitor {
   run(stop: AbortSignal): Promise<void>;
 }
 
+const isFolder = ({ key }: Cleanup) => key.endsWith('/');
 const cleanupsMax = 100;
 const listMax = 500;
 const batchMax = 1000;
@@ -74,7 +75,7 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
     meter.gauge('janitor_leads', 1);
     while (!stop.aborted) {
       const cleanups = await store.dueCleanups(cleanupsMax);
-      for (const cleanup of cleanups) {
+      for (const cleanup of await passObjects(cleanups)) {
         if (stop.aborted) return;
         await pass(cleanup).catch(skipBroken);
       }
@@ -110,9 +111,25 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
     meter.count('janitor_faults_total');
   }
 
+  /** Those that name one object each go together. Answers what is left to be passed one by one. */
+  async function passObjects(cleanups: readonly Cleanup[]): Promise<readonly Cleanup[]> {
+    const objects = cleanups.filter((cleanup) => !isFolder(cleanup));
+    if (objects.length < 2) return cleanups;
+    for (const { key } of objects) await reach('janitor.deleting', key);
+    try {
+      await remove(objects.map(({ key }) => key));
+    } catch (error) {
+      if (!(error instanceof BlobError) || error.fault === 'unavailable') throw error;
+      // One of them cannot be deleted; which one is told when each goes by itself.
+      return cleanups;
+    }
+    await Promise.all(objects.map((cleanup) => store.passedCleanup(cleanup, settings.graceMs)));
+    return cleanups.filter(isFolder);
+  }
+
   async function pass(cleanup: Cleanup) {
     await reach('janitor.deleting', cleanup.key);
-    if (cleanup.key.endsWith('/')) await eachPage(cleanup.key, (keys) => remove(keys));
+    if (isFolder(cleanup)) await eachPage(cleanup.key, (keys) => remove(keys));
     else await remove([cleanup.key]);
     await store.passedCleanup(cleanup, settings.graceMs);
   }

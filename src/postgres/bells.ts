@@ -7,7 +7,7 @@
  */
 import type { Ring } from '../pipeline/job.ts';
 import type { TakenRing } from '../pipeline/store.ts';
-import { type Pool, single } from './pool.ts';
+import { anyPlace, type Pool, single } from './pool.ts';
 import { onlyRow } from './rows.ts';
 
 /**
@@ -80,30 +80,65 @@ export async function takeDue(
   return rows.map(({ id, rings, traceparent, again }) => ({ jobId: id, ring: rings, traceparent, again }));
 }
 
+export interface Mark {
+  readonly ring: Ring;
+  readonly baseMs: number;
+  readonly capMs: number;
+  readonly jitter: number;
+}
+
 /**
- * After the broker confirmed: the next ring waits `baseMs · 2^confirmed`, at most `capMs`, times `jitter`.
+ * After the broker confirmed, for each of these rings by itself: the next ring waits `baseMs · 2^confirmed`, at most `capMs`, times
+ * `jitter`. Answers which were marked, in their order.
  * Guard: nobody else took the bell or wrote it since: `rings` is this ring's, and `rung_at` is still set. And it is not due:
  * a bell that was hastened because the broker lost its messages is not put off by the confirmation of one of them.
+ *
+ * A row that somebody has locked is left as it is. Nearly always that is a claim, a renewal or an end, after which the mark would come too
+ * late; else the bell rings once more than needed. So many rows are written without ever waiting for one while others are held.
+ *
+ * The one write that is not flushed: a mark that a dying server forgets is one that never was made.
  */
-export async function markRung(
-  pool: Pool,
-  ring: Ring,
-  options: { baseMs: number; capMs: number; jitter: number },
-): Promise<boolean> {
-  const { rowCount } = await single(
+export async function markRung(pool: Pool, marks: readonly Mark[]): Promise<readonly boolean[]> {
+  const { rows } = await single<{ id: string; rings: number }>(
     pool,
-    `update jobs
-     set ring_at = now() + least($4::float8, $3::float8 * 2 ^ least(confirmed, 40)) * $5::float8 * interval '1 millisecond',
+    `with mark as materialized (
+       select mark.*
+       from unnest($1::uuid[], $2::int[], $3::float8[], $4::float8[], $5::float8[])
+         with ordinality as mark (job_id, ring, base_ms, cap_ms, jitter, n)
+       where n ${anyPlace}
+         and (select set_config('synchronous_commit', 'off', true)) is not null
+     ),
+     own as materialized (
+       select bell.id, mark.base_ms, mark.cap_ms, mark.jitter
+       from mark
+       cross join lateral (
+         select id
+         from jobs
+         where id = mark.job_id
+           and rings = mark.ring
+           and rung_at is not null
+           -- Not now(): whoever hastened the bell may have begun after it.
+           and ring_at > clock_timestamp()
+         for no key update skip locked
+       ) bell
+     )
+     update jobs
+     set ring_at = now() + least(own.cap_ms, own.base_ms * 2 ^ least(confirmed, 40)) * own.jitter * interval '1 millisecond',
          confirmed = confirmed + 1
-     where id = $1
-       and rings = $2
-       and rung_at is not null
-       -- Not now(): while this waited for the row, whoever hastened the bell may have begun after it.
-       and ring_at > clock_timestamp()`,
-    [ring.jobId, ring.ring, options.baseMs, options.capMs, options.jitter],
+     from own
+     where jobs.id = own.id
+     returning jobs.id, jobs.rings`,
+    [
+      marks.map(({ ring }) => ring.jobId),
+      marks.map(({ ring }) => ring.ring),
+      marks.map(({ baseMs }) => baseMs),
+      marks.map(({ capMs }) => capMs),
+      marks.map(({ jitter }) => jitter),
+    ],
     { writes: true },
   );
-  return rowCount === 1;
+  const marked = new Set(rows.map(({ id, rings }) => `${id}:${rings}`));
+  return marks.map(({ ring }) => marked.has(`${ring.jobId}:${ring.ring}`));
 }
 
 /**

@@ -5,14 +5,16 @@
  * lock can only make its `now()`, the start of the transaction, too early: a lease that ended meanwhile counts as
  * running, and the bell rings again.
  *
- * Nearly every claim is of a queued job that is due, and is done by one statement. What that one finds nothing to do for
- * is looked at again from the start, lock by lock, which also tells why it is refused.
+ * Nearly every claim is of a queued job that is due, and is done by one statement, which serves all claims that came while the one
+ * before it was under way. What that one finds nothing to do for is looked at again from the start, lock by lock, which also tells
+ * why it is refused.
  */
+import { inBatches } from '../batches.ts';
 import { attemptPrefix } from '../pipeline/attachment.ts';
 import type { Attempt } from '../pipeline/job.ts';
 import type { AttemptTrace, ClaimResult, Store } from '../pipeline/store.ts';
 import { addCleanup } from './cleanups.ts';
-import { committing, type Db, type Pool, single, transaction } from './pool.ts';
+import { anyPlace, committing, type Db, ownStatement, type Pool, single, transaction } from './pool.ts';
 import { onlyRow } from './rows.ts';
 import { type ClaimRow, toClaim, toJobState } from './shapes.ts';
 
@@ -29,8 +31,9 @@ export interface Claimed {
  * attempt before died: `crashes + 1`, its prefix to the clean-ups), and the recipe of the job's version in `versions`.
  * A crash that spends the budget fails the job instead. Rejects `StoreError`.
  */
-export async function claim(pool: Pool, request: Request): Promise<Claimed> {
-  return (await beginQueued(committing(pool), request)) ?? (await transaction(pool, (db) => claimLocked(db, request)));
+export function createClaim(pool: Pool): (request: Request) => Promise<Claimed> {
+  const begin = inBatches((requests: readonly Request[]) => beginQueued(committing(pool), requests), ownStatement);
+  return async (request) => (await begin(request)) ?? (await transaction(pool, (db) => claimLocked(db, request)));
 }
 
 async function claimLocked(db: Db, request: Request): Promise<Claimed> {
@@ -49,7 +52,7 @@ async function claimLocked(db: Db, request: Request): Promise<Claimed> {
     return refused('unsupported');
   }
   if (state === 'queued') {
-    const begun = await beginQueued(db, request);
+    const [begun] = await beginQueued(db, [request]);
     if (!begun) throw new Error(`Expected the locked and due job ${job.id} to begin, received none`);
     return begun;
   }
@@ -148,16 +151,16 @@ async function exhaust(db: Db, jobId: string, worker: string): Promise<void> {
   );
 }
 
-/** What a claim makes of a job. `$2` attempt, `$3` worker, `$4` lease and `$5` margin in milliseconds. */
+/** What a claim makes of a job, of the row `request`. */
 const begun = `
   state = 'processing',
   fence = fence + 1,
-  attempt_id = $2,
-  worker = $3,
+  attempt_id = request.attempt_id,
+  worker = request.worker,
   attempts = attempts + 1,
   confirmed = 0,
-  lease_until = now() + $4 * interval '1 millisecond',
-  ring_at = now() + ($4 + $5) * interval '1 millisecond',
+  lease_until = now() + request.lease_ms * interval '1 millisecond',
+  ring_at = now() + (request.lease_ms + request.margin_ms) * interval '1 millisecond',
   waited_ms = case
     when rung_at is not null
     then greatest(0, least(extract(epoch from now() - rung_at) * 1000, 2147483647))::int
@@ -166,39 +169,54 @@ const begun = `
   claimed_at = now(),
   updated_at = now()`;
 
-/** What a worker needs to know, of the rows `job` and `attachment`. */
-const claimColumns = `
+/** What a worker needs to know, of the row `job` and of one with the attachment's columns. */
+const claimColumns = (attachment: string) => `
   job.id as job_id, job.attachment_id, job.version, job.fence, job.attempt_id, job.failures, job.crashes,
-  job.traceparent, attachment.kind, attachment.content_type, attachment.size, attachment.sha256,
-  attachment.staging_key, attachment.original_key`;
+  job.traceparent, ${attachment}.kind, ${attachment}.content_type, ${attachment}.size, ${attachment}.sha256,
+  ${attachment}.staging_key, ${attachment}.original_key`;
 
 /**
- * queued → processing (`claimed`), and with it the attachment of a first version. Null: the guard does not hold, or did not
- * hold when the statement began; nothing is written. Guard: `queued`, `not_before` over, and a recipe for its version.
+ * queued → processing (`claimed`), and with it the attachment of a first version, for each request by itself. Null: its guard does
+ * not hold, or did not hold when the statement began, or its attachment is locked; nothing is written for it. Guard: `queued`,
+ * `not_before` over, and a recipe for its version.
  *
- * The order of locks is that of the data: no row of `jobs` is updated before a row of the CTE `attachment` is there, and
- * none is there before it is locked. Whoever changed the job while this waited for either lock has committed by then, and
+ * The order of locks is that of the data: no row of `jobs` is updated before a row of the CTE `request` is there, and
+ * none is there before its attachment is locked. Whoever changed the job while this waited for it has committed by then, and
  * READ COMMITTED looks at the guard again with the row as it is now: a job that was claimed, cancelled or put off
  * meanwhile is not updated. The attachment's row is the locked one, which nobody changes any more, and what is set of the
  * job is computed from the newest row. A job that came to be claimable meanwhile is not seen: the caller looks again.
+ *
+ * No circle of waiting, although it locks many: it never waits for an attachment, and who holds the lock of a job but not of its attachment
+ * waits for nothing. Of several requests for one job one gets it.
  */
-async function beginQueued(db: Db, request: Request): Promise<Claimed | null> {
+async function beginQueued(db: Db, requests: readonly Request[]): Promise<readonly (Claimed | null)[]> {
   const { rows } = await db.query<ClaimRow & { due_ms: number; accepted_ms: number; moved: boolean }>(
-    `with attachment as materialized (
-       select id, kind, content_type, size, sha256, staging_key, original_key, created_at
-       from attachments
-       where id = (select attachment_id from jobs where id = $1)
-       for no key update
+    `with asked as materialized (
+       select *
+       from unnest($1::uuid[], $2::uuid[], $3::text[], $4::float8[], $5::float8[], $6::text[])
+         with ordinality as asked (job_id, attempt_id, worker, lease_ms, margin_ms, versions, n)
+       where n ${anyPlace}
+     ),
+     request as materialized (
+       select asked.*, attachment.*
+       from asked
+       cross join lateral (
+         select id as attachment_id, kind, content_type, size, sha256, staging_key, original_key,
+           created_at as accepted_at
+         from attachments
+         where id = (select attachment_id from jobs where id = asked.job_id)
+         for no key update skip locked
+       ) attachment
      ),
      job as (
        update jobs
        set ${begun}
-       from attachment
-       where jobs.id = $1
-         and jobs.attachment_id = attachment.id
+       from request
+       where jobs.id = request.job_id
+         and jobs.attachment_id = request.attachment_id
          and jobs.state = 'queued'
          and jobs.not_before <= now()
-         and jobs.version = any($6::int[])
+         and jobs.version = any(request.versions::int[])
        returning jobs.*
      ),
      moved as (
@@ -213,41 +231,55 @@ async function beginQueued(db: Db, request: Request): Promise<Claimed | null> {
      ),
      event as (
        insert into job_events (job_id, from_state, to_state, fence, who, reason)
-       select id, 'queued', 'processing', fence, $3, 'claimed'
+       select id, 'queued', 'processing', fence, worker, 'claimed'
        from job
      )
-     select ${claimColumns},
+     select ${claimColumns('request')},
        (extract(epoch from now() - job.not_before) * 1000)::float8 as due_ms,
-       (extract(epoch from now() - attachment.created_at) * 1000)::float8 as accepted_ms,
-       exists (select from moved) as moved
+       (extract(epoch from now() - request.accepted_at) * 1000)::float8 as accepted_ms,
+       exists (select from moved where moved.id = job.attachment_id) as moved
      from job
-     join attachment on attachment.id = job.attachment_id`,
-    [request.jobId, request.attemptId, request.worker, request.leaseMs, request.marginMs, request.versions],
+     join request on request.job_id = job.id and request.attempt_id = job.attempt_id`,
+    [
+      requests.map(({ jobId }) => jobId),
+      requests.map(({ attemptId }) => attemptId),
+      requests.map(({ worker }) => worker),
+      requests.map(({ leaseMs }) => leaseMs),
+      requests.map(({ marginMs }) => marginMs),
+      requests.map(({ versions }) => `{${versions.join()}}`),
+    ],
   );
-  const [row] = rows;
-  if (!row) return null;
-  const waited = { dueMs: row.due_ms, acceptedMs: row.accepted_ms };
-  const result = { kind: 'claimed', claim: toClaim(row), waited } as const;
-  return { result, changed: row.moved ? row.attachment_id : null };
+  const byAttempt = new Map(rows.map((row) => [row.attempt_id, row]));
+  return requests.map(({ attemptId }) => {
+    const row = byAttempt.get(attemptId);
+    if (!row) return null;
+    const waited = { dueMs: row.due_ms, acceptedMs: row.accepted_ms };
+    const result = { kind: 'claimed', claim: toClaim(row), waited } as const;
+    return { result, changed: row.moved ? row.attachment_id : null };
+  });
 }
 
 /** processing → processing (`crashed`). Guard: locked and seen to be claimable. */
 async function beginCrashed(db: Db, request: Request): Promise<ClaimRow> {
   return onlyRow(
     await db.query<ClaimRow>(
-      `with job as (
+      `with request as (
+         select $2::uuid as attempt_id, $3::text as worker, $4::float8 as lease_ms, $5::float8 as margin_ms
+       ),
+       job as (
          update jobs
          set ${begun},
              crashes = crashes + 1
+         from request
          where id = $1
-         returning *
+         returning jobs.*
        ),
        event as (
          insert into job_events (job_id, from_state, to_state, fence, who, reason)
-         select id, 'processing', 'processing', fence, $3, 'crashed'
+         select id, 'processing', 'processing', fence, worker, 'crashed'
          from job
        )
-       select ${claimColumns}
+       select ${claimColumns('attachment')}
        from job
        join attachments as attachment on attachment.id = job.attachment_id`,
       [request.jobId, request.attemptId, request.worker, request.leaseMs, request.marginMs],

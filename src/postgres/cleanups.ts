@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { isId } from '../ids.ts';
 import { attemptPrefix } from '../pipeline/attachment.ts';
 import { type Cleanup, StoreError } from '../pipeline/store.ts';
-import { type Db, type Pool, single } from './pool.ts';
+import { anyPlace, type Db, type Pool, single } from './pool.ts';
 import { onlyRow } from './rows.ts';
 
 /** Adds a clean-up, inside the transaction that needs it. `passes` are those after the first. */
@@ -55,25 +55,45 @@ export async function dueCleanups(pool: Pool, limit: number): Promise<readonly C
   return rows.map((row) => ({ id: String(row.id), key: row.key, passes: row.passes }));
 }
 
-/** A pass is over: one less to come after `againMs`, or the row goes. Guard: `passes` as it was read, so that saying it twice counts once. */
-export async function passedCleanup(pool: Pool, cleanup: Cleanup, againMs: number): Promise<void> {
+export interface Passed {
+  readonly cleanup: Cleanup;
+  readonly againMs: number;
+}
+
+/**
+ * Passes are over: of each clean-up one less to come after its `againMs`, or its row goes. Guard, for each by itself: `passes` as it
+ * was read, so that saying it twice counts once.
+ */
+export async function passedCleanups(pool: Pool, passed: readonly Passed[]): Promise<readonly void[]> {
   await single(
     pool,
-    `with again as (
+    `with passed as materialized (
+       select *
+       from unnest($1::bigint[], $2::int[], $3::float8[]) with ordinality as passed (id, passes, again_ms, n)
+       where n ${anyPlace}
+     ),
+     again as (
        update cleanups
-       set passes = passes - 1,
-           not_before = now() + $3 * interval '1 millisecond'
-       where id = $1
-         and passes = $2
-         and passes > 0
+       set passes = cleanups.passes - 1,
+           not_before = now() + passed.again_ms * interval '1 millisecond'
+       from passed
+       where cleanups.id = passed.id
+         and cleanups.passes = passed.passes
+         and cleanups.passes > 0
      )
      delete from cleanups
-     where id = $1
-       and passes = $2
-       and passes = 0`,
-    [cleanup.id, cleanup.passes, againMs],
+     using passed
+     where cleanups.id = passed.id
+       and cleanups.passes = passed.passes
+       and cleanups.passes = 0`,
+    [
+      passed.map(({ cleanup }) => cleanup.id),
+      passed.map(({ cleanup }) => cleanup.passes),
+      passed.map(({ againMs }) => againMs),
+    ],
     { writes: true },
   );
+  return passed.map(() => undefined);
 }
 
 /**

@@ -178,6 +178,15 @@ export async function single<Row extends pg.QueryResultRow>(
   }
 }
 
+/** For statements that serve many calls: what the server refuses may be the fault of one of them, and it did nothing for any. */
+export const ownStatement = { most: 64, isOfOne: (error: unknown) => !(error instanceof StoreError) } as const;
+
+/**
+ * A bound of `with ordinality` that holds for every place of a list. With it the planner expects one row and goes by keys; of a list of unknown
+ * length it expects ten, reads small tables whole for them, and goes on so with a kept plan when the tables have grown.
+ */
+export const anyPlace = 'between 1 and 1000';
+
 /** Any failure to get a connection means that nothing was sent. */
 async function acquire(pool: Pool): Promise<pg.PoolClient> {
   try {

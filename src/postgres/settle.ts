@@ -5,6 +5,7 @@
  * `processing`, compared under the locks of attachment and job, in this order. Where it does not hold nothing is written, except that the objects of an attempt
  * which ended with its attachment's deletion go to the clean-ups.
  */
+import { inBatches } from '../batches.ts';
 import { type Code, catalogue, SkrepkaError } from '../errors.ts';
 import { attemptPrefix } from '../pipeline/attachment.ts';
 import { type Attempt, endsJob } from '../pipeline/job.ts';
@@ -12,8 +13,8 @@ import type { Failed, Result, Settled, Store } from '../pipeline/store.ts';
 import { setAttachmentState } from './claims.ts';
 import { addCleanup } from './cleanups.ts';
 import type { JobReason } from './history.ts';
-import { committing, type Db, type Pool, transaction } from './pool.ts';
-import { publishFirst, replace } from './publication.ts';
+import { committing, type Db, ownStatement, type Pool, transaction } from './pool.ts';
+import { type Publication, publishFirst, replace } from './publication.ts';
 
 /** What an end did, and whether the attachment's state changed. */
 export interface End<Kind> {
@@ -28,38 +29,46 @@ export interface End<Kind> {
  * nothing to do for is looked at again from the start, lock by lock. Rejects `StoreError`; an `internal` error when the
  * result does not fit the attempt, an impossible state.
  */
-export async function settle(
-  pool: Pool,
+export function createSettle(pool: Pool) {
+  const publish = inBatches(
+    (publications: readonly Publication[]) => publishFirst(committing(pool), publications),
+    ownStatement,
+  );
+  return async (attempt: Attempt, result: Result, options: Parameters<Store['settle']>[2]): Promise<End<Settled>> => {
+    assertOwnKeys(attempt, result);
+    if (result.originalKey !== null && (await publish({ attempt, result, who: options.who }))) {
+      return { kind: 'ready', changed: true };
+    }
+    return await transaction(pool, (db) => settleLocked(db, attempt, result, options));
+  };
+}
+
+async function settleLocked(
+  db: Db,
   attempt: Attempt,
   result: Result,
   options: Parameters<Store['settle']>[2],
 ): Promise<End<Settled>> {
-  assertOwnKeys(attempt, result);
-  if (result.originalKey !== null && (await publishFirst(committing(pool), attempt, result, options.who))) {
-    return { kind: 'ready', changed: true };
+  const held = await lockAttempt(db, attempt);
+  if (held.kind === 'cancelled') await cleanAttempt(db, attempt, options.graceMs, 'cancelled');
+  if (held.kind !== 'held') return { kind: held.kind, changed: false };
+  if (held.rebuild ? held.pipelineVersion > held.version : held.pipelineVersion >= held.version) {
+    await endJob(db, attempt, 'superseded', 'superseded', options.who, null);
+    await cleanAttempt(db, attempt, options.graceMs, 'superseded');
+    return { kind: 'superseded', changed: false };
   }
-  return await transaction(pool, async (db) => {
-    const held = await lockAttempt(db, attempt);
-    if (held.kind === 'cancelled') await cleanAttempt(db, attempt, options.graceMs, 'cancelled');
-    if (held.kind !== 'held') return { kind: held.kind, changed: false };
-    if (held.rebuild ? held.pipelineVersion > held.version : held.pipelineVersion >= held.version) {
-      await endJob(db, attempt, 'superseded', 'superseded', options.who, null);
-      await cleanAttempt(db, attempt, options.graceMs, 'superseded');
-      return { kind: 'superseded', changed: false };
-    }
-    if (held.originalKey === null) {
-      await publishLocked(db, attempt, result, options.who);
-    } else {
-      await replace(db, attempt, result, { version: held.version, replacedMs: options.replacedMs });
-      await endJob(db, attempt, 'succeeded', 'settled', options.who, null);
-    }
-    return { kind: 'ready', changed: true };
-  });
+  if (held.originalKey === null) {
+    await publishLocked(db, attempt, result, options.who);
+  } else {
+    await replace(db, attempt, result, { version: held.version, replacedMs: options.replacedMs });
+    await endJob(db, attempt, 'succeeded', 'settled', options.who, null);
+  }
+  return { kind: 'ready', changed: true };
 }
 
 /** Nothing is published yet, seen under both locks, so nothing keeps a first result from it but itself. */
 async function publishLocked(db: Db, attempt: Attempt, result: Result, who: string): Promise<void> {
-  const done = result.originalKey !== null && (await publishFirst(db, attempt, result, who));
+  const [done] = result.originalKey === null ? [] : await publishFirst(db, [{ attempt, result, who }]);
   if (done) return;
   throw new SkrepkaError('internal', { log: `Expected an original in the first result of ${attempt.attachmentId}` });
 }

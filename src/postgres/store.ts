@@ -2,6 +2,7 @@
  * The store's port on PostgreSQL, put together from its parts. What is added here is the telling: `due` when a bell was
  * set, `changed` when an attachment changed its state, both after the commit and never inside a transaction.
  */
+import { inBatches } from '../batches.ts';
 import type { Signals } from '../pipeline/ports.ts';
 import { type Store, StoreError } from '../pipeline/store.ts';
 import * as attachments from './attachments.ts';
@@ -13,7 +14,7 @@ import { countFailed, failedJobs } from './failures.ts';
 import * as generations from './generations.ts';
 import * as idempotency from './idempotency.ts';
 import { schemaProblem } from './migrate.ts';
-import { type Pool, transaction } from './pool.ts';
+import { ownStatement, type Pool, transaction } from './pool.ts';
 import * as queue from './queue.ts';
 import * as reprocessings from './reprocessings.ts';
 import { retire } from './retention.ts';
@@ -31,6 +32,8 @@ export function createStore(
 ): Store {
   const closing = new AbortController();
   const leads = new Set<Promise<unknown>>();
+  const claim = claims.createClaim(pool);
+  const settle = endings.createSettle(pool);
 
   /** An end of an attempt: a bell was set, and perhaps an attachment's state. */
   function told<Kind>(attachmentId: string, end: endings.End<Kind>): Kind {
@@ -48,12 +51,11 @@ export function createStore(
       return acceptance;
     },
     async claim(request) {
-      const { result, changed } = await claims.claim(pool, request);
+      const { result, changed } = await claim(request);
       if (changed !== null) signals.announce('changed', changed);
       return result;
     },
-    settle: async (attempt, result, options) =>
-      told(attempt.attachmentId, await endings.settle(pool, attempt, result, options)),
+    settle: async (attempt, result, options) => told(attempt.attachmentId, await settle(attempt, result, options)),
     fail: async (attempt, failure, options) =>
       told(attempt.attachmentId, await endings.fail(pool, attempt, failure, options)),
     release: async (attempt, options) => told(attempt.attachmentId, await endings.release(pool, attempt, options)),
@@ -107,6 +109,8 @@ function operated(pool: Pool, signals: Signals): Pick<Store, Operated> {
 
 /** The verbs after which nobody needs to be woken. */
 function untold(pool: Pool): Omit<Store, Told | Operated> {
+  const mark = inBatches((marks: readonly bells.Mark[]) => bells.markRung(pool, marks), ownStatement);
+  const pass = inBatches((passed: readonly cleanups.Passed[]) => cleanups.passedCleanups(pool, passed), ownStatement);
   return {
     arrive: (userId) => attachments.arrive(pool, userId),
     load: () => attachments.load(pool),
@@ -115,7 +119,7 @@ function untold(pool: Pool): Omit<Store, Told | Operated> {
     dropReservation: (name) => idempotency.dropReservation(pool, name),
 
     takeDue: (options) => bells.takeDue(pool, options),
-    markRung: (ring, options) => bells.markRung(pool, ring, options),
+    markRung: (ring, options) => mark({ ring, ...options }),
     ringAgain: (limit) => bells.ringAgain(pool, limit),
     countAnnounced: () => bells.countAnnounced(pool),
     recentPace: () => bells.recentPace(pool),
@@ -127,7 +131,7 @@ function untold(pool: Pool): Omit<Store, Told | Operated> {
     dueCleanups: (limit) => cleanups.dueCleanups(pool, limit),
     namedAmong: (keys) => cleanups.namedAmong(pool, keys),
     awaitingCleanup: (keys) => cleanups.awaitingCleanup(pool, keys),
-    passedCleanup: (cleanup, againMs) => cleanups.passedCleanup(pool, cleanup, againMs),
+    passedCleanup: (cleanup, againMs) => pass({ cleanup, againMs }),
     knownAttachments: (ids) => cleanups.knownAttachments(pool, ids),
     expire: (limit) => cleanups.expire(pool, limit),
     retire: (options) => retire(pool, options),

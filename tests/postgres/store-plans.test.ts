@@ -3,11 +3,11 @@ import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
 import { accept, arrive, listAttachments, load } from '../../src/postgres/attachments.ts';
 import { countAnnounced, recentPace, ringAgain, takeDue, untilDueMs } from '../../src/postgres/bells.ts';
-import { type Claimed, claim, renew } from '../../src/postgres/claims.ts';
+import { type Claimed, createClaim, renew } from '../../src/postgres/claims.ts';
 import { type Pool, single, transaction } from '../../src/postgres/pool.ts';
 import { listJobs } from '../../src/postgres/queue.ts';
 import { retire } from '../../src/postgres/retention.ts';
-import { settle } from '../../src/postgres/settle.ts';
+import { createSettle } from '../../src/postgres/settle.ts';
 import { type Read, readsOf } from '../support/plans.ts';
 import { newClaim, newUpload, resultOf, startStore, times } from '../support/store.ts';
 
@@ -175,14 +175,14 @@ describe('with ten thousand waiting and thirty thousand finished jobs', () => {
       const { id, jobId } = await s.accept();
       let claimed: Claimed | undefined;
       const begin = async (pool: Pool) => {
-        claimed = await claim(pool, newClaim(jobId));
+        claimed = await createClaim(pool)(newClaim(jobId));
       };
       assertFew(await s.readsOf(begin, generic), 1, own);
       assert.ok(claimed?.result.kind === 'claimed');
       const { attempt } = claimed.result.claim;
       assertFew(await s.readsOf((pool) => renew(pool, attempt, times), generic), 1, own);
       const options = { ...times, who: 'worker-1' };
-      assertFew(await s.readsOf((pool) => settle(pool, attempt, resultOf(attempt), options), generic), 1, own);
+      assertFew(await s.readsOf((pool) => createSettle(pool)(attempt, resultOf(attempt), options), generic), 1, own);
       assert.equal((await s.attachmentRow(id)).state, 'ready');
     }
   });
