@@ -22,6 +22,15 @@ interface QueueRow {
   cleanups: number;
 }
 
+/**
+ * An id older than any that was made within the time, as SQL, of a span that is SQL as well. Ids carry the clock of the process that made
+ * them: ask for ten minutes more, and compare the time itself.
+ */
+const idBefore = (span: string) => `(
+  lpad(to_hex((extract(epoch from now() - ${span}) * 1000)::bigint), 12, '0')
+  || repeat('0', 20)
+)::uuid`;
+
 /** Rates are means over the last minute, of uploads those that were accepted; the oldest age is since acceptance. */
 export async function queue(pool: Pool): Promise<QueueView> {
   const row = onlyRow(
@@ -34,7 +43,13 @@ export async function queue(pool: Pool): Promise<QueueView> {
          ))::float8 as oldest_due_seconds,
          (select count(*) from jobs where state = 'processing') as processing,
          (select count(*) from jobs where state = 'failed') as failed,
-         (select count(*) from jobs where created_at > now() - interval '1 minute' and origin = 'upload') as accepted,
+         (
+           select count(*)
+           from jobs
+           where id > ${idBefore("interval '11 minutes'")}
+             and created_at > now() - interval '1 minute'
+             and origin = 'upload'
+         ) as accepted,
          (select count(*) from jobs where finished_at > now() - interval '1 minute') as finished,
          (select count(*) from cleanups) as cleanups
        from (

@@ -149,16 +149,14 @@ create table jobs (
   constraint processing_has_an_attempt check (((state <> 'processing'::text) or (attempt_id is not null))),
   constraint unfinished_has_a_bell check (((state = any (array['queued'::text, 'processing'::text])) = (ring_at is not null)))
 ) with (fillfactor=80, autovacuum_vacuum_scale_factor=0.01);
-create index jobs_backlog on jobs (origin) where ((state = 'queued'::text) and (not rebuild));
 create index jobs_by_owner on jobs (owner_id, id desc);
-create index jobs_by_state on jobs (state, id desc);
 create index jobs_claimed on jobs (claimed_at desc) where (claimed_at is not null);
-create index jobs_created on jobs (created_at);
 create index jobs_finished on jobs (finished_at) where (finished_at is not null);
 create index jobs_history on jobs (finished_at) where (finished_at > coalesce(history_gone_at, '-infinity'::timestamp with time zone));
 create index jobs_reprocessing on jobs (state, version) where (origin = 'reprocess'::text);
 create index jobs_ringing on jobs (ring_at) where ((state = 'processing'::text) or (rung_at is not null));
-create index jobs_unfinished_by_owner on jobs (owner_id, origin, turn) where (state = any (array['queued'::text, 'processing'::text]));
+create index jobs_unfinished on jobs (owner_id, origin, turn) INCLUDE (state, rebuild) where (state = any (array['queued'::text, 'processing'::text]));
+create index jobs_unsuccessful on jobs (state, id desc) where (state = any (array['failed'::text, 'superseded'::text, 'cancelled'::text]));
 create index jobs_waiting on jobs (origin desc, turn, ring_at) where ((state = 'queued'::text) and (rung_at is null));
 create index jobs_waiting_due on jobs (ring_at) where ((state = 'queued'::text) and (rung_at is null));
 

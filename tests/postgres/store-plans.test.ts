@@ -117,10 +117,10 @@ describe('with ten thousand waiting and thirty thousand finished jobs', () => {
     const each = (waiting + announced) / 50;
     for (const generic of [false, true]) {
       const arrival = await s.readsOf((pool) => arrive(pool, ownerId), generic);
-      assertFew(arrival, each + 1, /^jobs_(unfinished_by_owner|by_owner)$/);
+      assertFew(arrival, each + 1, /^jobs_(unfinished|by_owner)$/);
       const reads = await s.readsOf((pool) => accept(pool, newUpload(ownerId)), generic);
       const turn = reads.filter(({ where }) => where.startsWith('jobs'));
-      assertFew(turn, 2, /^jobs_(unfinished_by_owner|waiting)$/);
+      assertFew(turn, 2, /^jobs_(unfinished|waiting)$/);
       assert.equal(turn.length, 2);
     }
   });
@@ -153,7 +153,7 @@ describe('with ten thousand waiting and thirty thousand finished jobs', () => {
     assertFew(
       reads,
       50,
-      /^(jobs_history|jobs_by_state|attachments_staging|(jobs|attachments)_pkey|job_events_by_job|jobs_attachment_id_.*)$/,
+      /^(jobs_history|jobs_unsuccessful|attachments_staging|(jobs|attachments)_pkey|job_events_by_job|jobs_attachment_id_.*)$/,
     );
     assert.ok(reads.some(({ where }) => where === 'jobs_history'));
   });
