@@ -163,8 +163,9 @@ const uploadOf = (producer: number) => ({
 const bytes = Buffer.alloc(200, 'skrepka');
 const sha256 = createHash('sha256').update(bytes).digest('hex');
 
+/** Each reader gets its own: whoever has read a chunk may give its memory back. */
 async function* whole(all: Uint8Array): AsyncGenerator<Uint8Array> {
-  yield all;
+  yield Uint8Array.from(all);
 }
 
 async function drained(body: AsyncIterable<Uint8Array>): Promise<{ size: number }> {
@@ -178,7 +179,7 @@ const sniffer: Sniffer = { headBytes: 16, sniff: async () => ({ contentType: 'im
 const blobs: Blobs = {
   async prepare() {},
   put: (_key, body) => drained(body),
-  open: async () => ({ size: bytes.length, body: Readable.from([bytes]) }),
+  open: async () => ({ size: bytes.length, body: Readable.from([Uint8Array.from(bytes)]) }),
   head: async () => ({ size: bytes.length }),
   async copy() {},
   async deleteMany() {},
