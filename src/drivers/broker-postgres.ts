@@ -12,13 +12,20 @@
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import { type Broker, BrokerError, type Consumer, type Log } from '../pipeline/ports.ts';
-import { type Bell, type BrokerClock, createConsumer, createLoop, inTime } from './broker-postgres-consumer.ts';
+import {
+  type Bell,
+  type BrokerClock,
+  createConsumer,
+  createLoop,
+  inTime,
+  quietMax,
+} from './broker-postgres-consumer.ts';
 import { type BrokerSql, channel, createQueue, type Queue } from './broker-postgres-queue.ts';
 
 export type { BrokerSql } from './broker-postgres-queue.ts';
 
 export interface PostgresBrokerSettings {
-  /** Longest sleep of an idle consumer, and how often a loss of the queue is looked for. Default 1,000. */
+  /** Sleep of a consumer that has just worked; up to five times as long, as a loss of the queue is looked for, where nothing came for long. Default 1,000. */
   readonly backstopMs?: number;
 }
 
@@ -93,7 +100,7 @@ const systemClock: BrokerClock = {
 interface SharedBell extends Bell {
   /** Opens the one LISTEN connection that all consumers of this process share. */
   listen(): void;
-  /** Also looks, every `backstopMs`, whether the queue is still the same: a process that only publishes would not notice. */
+  /** Also looks, every five `backstopMs`, whether the queue is still the same: a process that only publishes would not notice. */
   watch(): void;
   close(): Promise<void>;
 }
@@ -126,7 +133,7 @@ function createBell(sql: BrokerSql, queue: Queue, clock: BrokerClock, backstopMs
   async function watchForLoss(): Promise<void> {
     while (!closing.signal.aborted) {
       await queue.look().catch(() => {});
-      await clock.sleep(backstopMs, closing.signal);
+      await clock.sleep(quietMax * backstopMs, closing.signal);
     }
   }
 

@@ -1,7 +1,8 @@
 /** The consumers of the broker `postgres:`: when they wake, what they hold ahead, and what they leave behind. */
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
-import { createLoop } from '../../src/drivers/broker-postgres-consumer.ts';
+import { createConsumer, createLoop } from '../../src/drivers/broker-postgres-consumer.ts';
+import type { Queue } from '../../src/drivers/broker-postgres-queue.ts';
 import { createSystemClock } from '../../src/drivers/clock-system.ts';
 import { nothing, patient, publish, receive, text } from '../contract/broker-scene.ts';
 import { emptyDatabase, openObserved, openSleeper } from '../support/broker-observed.ts';
@@ -46,6 +47,36 @@ test('a sleeping consumer wakes for what another process prefetched and gives ba
   const { waiting } = await (await openSleeper(t, database)).asleep();
   await consumer.close();
   assert.ok(await waiting);
+});
+
+test('a consumer sleeps longer the longer nothing comes, up to five times the backstop, and not after a message', async () => {
+  const sleeps: number[] = [];
+  const done = Promise.withResolvers<void>();
+  const message = { id: '1', token: 't', body: Buffer.from('m'), deliveries: 1 };
+  let takes = 0;
+  const queue = {
+    async take() {
+      takes += 1;
+      return { taken: takes === 6 ? [message] : [], nextMs: null };
+    },
+  };
+  const clock = {
+    monotonicMs: () => 0,
+    async sleep(ms: number) {
+      sleeps.push(ms);
+      if (sleeps.length < 7) return;
+      done.resolve();
+      await new Promise(() => {});
+    },
+  };
+  const bell = { ring() {}, ringHere() {}, onRing: () => () => {} };
+  const deps = { queue: queue as unknown as Queue, bell, clock, backstopMs: 1000 };
+  const consumer = createConsumer(deps, { prefetch: 0, visibilityMs: 60_000 });
+  const { signal } = new AbortController();
+  await consumer.next(signal);
+  void consumer.next(signal);
+  await done.promise;
+  assert.deepEqual(sleeps, [1000, 2000, 4000, 5000, 5000, 1000, 2000]);
 });
 
 test('a ring during an empty take is not slept through', async (t) => {
