@@ -32,7 +32,7 @@ export async function openSingles(
   const warmUp = oneOfEach(mix);
   const product = await openProduct(scope, { engines });
   const user = await product.user();
-  // Three times: the render children, one of them a spare, take turns.
+  // Three times: code that ran once is not warm yet, and there are several render children.
   for (const picture of [...warmUp, ...warmUp, ...warmUp]) await single(user, picture);
   const warm = await openRenderers(scope, { script: scripts.bare, count: 1 }, [...warmUp, ...warmUp]);
   return {

@@ -26,7 +26,7 @@ export const row: Row = {
     const warmUp = oneOfEach(mix);
     const product = await openProduct(scope);
     const user = await product.user();
-    // Three times: the render children, one of them a spare, take turns.
+    // Three times: code that ran once is not warm yet, and there are several render children.
     await uploadAll(user, [...warmUp, ...warmUp, ...warmUp]);
     const loop = await openRenderers(scope, { script: scripts.bare, count: availableParallelism() }, warmUp);
     return {
