@@ -54,9 +54,12 @@ export function createConsumer(
   async function takeAll(): Promise<void> {
     let delayMs = retryMs.first;
     while (wanted() > 0) {
+      // Slots that come free in one turn of the event loop share a take.
+      await new Promise<void>((resolve) => setImmediate(resolve));
       // Set before the take: a ring during it may be for a message that it did not see.
       alarm = new AbortController();
       const limit = wanted();
+      if (limit <= 0) break;
       let sleepMs: number | null;
       try {
         sleepMs = await takeOnce(limit);

@@ -320,11 +320,11 @@ interface TakeRow extends Seen {
   readonly deliveries: number;
 }
 
-// Not flushed: of what a dying server forgets the message comes once more. One row at least, without a message when none is due. Both halves look at the same now(), so that no message can become
-// visible between "none is due" and "the next is due in".
+// Not flushed: what a dying server forgets of it comes once more. The bound on deliveries always holds: see `anyPlace`. One row at
+// least, also when none is due; both halves look at one now(), so that none becomes visible between "none is due" and "the next is".
 const takeText = `
 with due as (
-  select id
+  select id, deliveries
   from skrepka_broker.messages
   where visible_at <= now()
     and (select set_config('synchronous_commit', 'off', true)) is not null
@@ -338,7 +338,7 @@ with due as (
     token = gen_random_uuid(),
     deliveries = message.deliveries + 1
   from due
-  where message.id = due.id
+  where message.id = due.id and due.deliveries between 0 and 2147483647
   returning message.id, message.body, message.token, message.deliveries
 ), next as (
   select ceil(extract(epoch from min(visible_at) - now()) * 1000)::float8 as ms

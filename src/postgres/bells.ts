@@ -28,7 +28,7 @@ export async function takeDue(
   const { rows } = await single<{ id: string; rings: number; traceparent: string | null; again: boolean }>(
     pool,
     `with again as materialized (
-       select id
+       select id, rings
        from jobs
        where (state = 'processing' or rung_at is not null)
          and ring_at <= now()
@@ -43,9 +43,9 @@ export async function takeDue(
          and rung_at is not null
      ),
      fresh as materialized (
-       select id
+       select id, rings
        from (
-         select id
+         select id, rings
          from jobs
          where state = 'queued'
            and rung_at is null
@@ -64,11 +64,13 @@ export async function takeDue(
            rung_at = now(),
            ring_at = now() + $3 * interval '1 millisecond'
        from (
-         select id from again
+         select id, rings from again
          union all
-         select id from fresh
+         select id, rings from fresh
        ) due
        where jobs.id = due.id
+         -- Always so: see anyPlace.
+         and due.rings between 0 and 2147483647
        returning jobs.id, jobs.rings, jobs.traceparent, jobs.origin, jobs.turn, jobs.confirmed > 0 as again
      )
      select id, rings, traceparent, again

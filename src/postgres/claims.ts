@@ -201,7 +201,7 @@ async function beginQueued(db: Db, requests: readonly Request[]): Promise<readon
        select asked.*, attachment.*
        from asked
        cross join lateral (
-         select id as attachment_id, kind, content_type, size, sha256, staging_key, original_key,
+         select id as attachment_id, pipeline_version, kind, content_type, size, sha256, staging_key, original_key,
            created_at as accepted_at
          from attachments
          where id = (select attachment_id from jobs where id = asked.job_id)
@@ -217,7 +217,7 @@ async function beginQueued(db: Db, requests: readonly Request[]): Promise<readon
          and jobs.state = 'queued'
          and jobs.not_before <= now()
          and jobs.version = any(request.versions::int[])
-       returning jobs.*
+       returning jobs.*, request.pipeline_version
      ),
      moved as (
        update attachments
@@ -226,7 +226,8 @@ async function beginQueued(db: Db, requests: readonly Request[]): Promise<readon
            updated_at = now()
        from job
        where attachments.id = job.attachment_id
-         and attachments.pipeline_version = 0
+         -- Of the locked row: asked of the table itself, the planner may read all of it for those with nothing published.
+         and job.pipeline_version = 0
        returning attachments.id
      ),
      event as (

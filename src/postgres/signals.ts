@@ -10,8 +10,13 @@ import type { Log, Signals, Topic } from '../pipeline/ports.ts';
 import { type Listener, listen, type Pool, single } from './pool.ts';
 
 const channels: Readonly<Record<Topic, string>> = { due: 'skrepka_due', changed: 'skrepka_changed' };
-/** What is announced within this time after a NOTIFY shares the next; the first after a silence goes with its turn of the event loop. */
-const debounceMs = 5;
+/**
+ * What is announced within this time after a NOTIFY shares the next; the first after a silence goes with its turn of the event loop.
+ * Each wakes every session that listens to anything in the database, under a lock of the whole instance.
+ */
+const debounceMs = 10;
+/** For bells that this process listens for itself: it was told at once and rings them; others only help. */
+const ownBellsMs = 50;
 /** A payload must be shorter than 8000 bytes: 200 ids of 36 characters and a comma, and the sender. */
 const idsPerPayload = 200;
 
@@ -93,7 +98,8 @@ export function createSignals(deps: { pool: Pool; url: string; log?: Log }): Sig
       const batch = waiting[topic];
       if (id === undefined) batch.any = true;
       else batch.ids.add(id);
-      const waitMs = batch.sentAtMs + debounceMs - performance.now();
+      const apartMs = topic === 'due' && listeners.due.size > 0 ? ownBellsMs : debounceMs;
+      const waitMs = batch.sentAtMs + apartMs - performance.now();
       batch.timer ??= setTimeout(() => flush(topic), Math.max(0, waitMs));
       queueMicrotask(() => tell(topic, id ?? null));
     },
