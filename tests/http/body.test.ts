@@ -1,10 +1,12 @@
 /** The bytes of a request: whose memory they are, and who may read them after whom. */
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
-import { createServer, type IncomingMessage, request } from 'node:http';
+import { EventEmitter, once } from 'node:events';
+import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { Readable } from 'node:stream';
 import { describe, it, type TestContext } from 'node:test';
 import { readBody } from '../../src/http/body.ts';
+import { openUpload } from '../../src/http/upload.ts';
 import { onEnd } from '../support/on-end.ts';
 
 const patience = { stallMs: 10_000, wholeMs: 10_000 };
@@ -78,5 +80,35 @@ describe('the body of a request', () => {
       return size;
     });
     assert.ok(size <= 500_000, `${size} bytes were passed on`);
+  });
+
+  it('may end within a field of its form, which is kept until its end', async () => {
+    const form = '--b\r\ncontent-disposition: form-data; name=alt\r\n\r\nin many pieces\r\n--b\r\n';
+    const file = 'content-disposition: form-data; name=file; filename=a\r\n\r\nbytes\r\n--b--\r\n';
+    const pieces = [...`${form}${file}`].map((letter) => new Uint8Array(Buffer.from(letter)));
+    const raw = Object.assign(
+      new Readable({
+        read() {
+          const piece = pieces.shift();
+          this.push(piece ? Buffer.from(piece.buffer) : null);
+        },
+        // One piece at a time, as they come over a slow line.
+        highWaterMark: 1,
+      }),
+      { headers: { 'content-type': 'multipart/form-data; boundary=b' }, socket: { destroyed: false } },
+    );
+    const { upload, body } = openUpload(
+      {
+        raw: raw as unknown as IncomingMessage,
+        response: new EventEmitter() as ServerResponse,
+        userId: 'u',
+        queryName: undefined,
+      },
+      { uploadBytesMax: 1000, uploadMsMax: 10_000, stallMs: 10_000 },
+    );
+    let text = '';
+    for await (const chunk of body) text += Buffer.from(chunk).toString('latin1');
+    assert.equal(text, 'bytes');
+    assert.equal((await upload.trailer()).alt, 'in many pieces');
   });
 });

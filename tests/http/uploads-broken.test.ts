@@ -294,4 +294,17 @@ describe('a refusal', () => {
     line.socket.resume();
     await line.until('"code":"unauthorized"');
   });
+
+  it('in the middle of a body has the rest passed by, and the connection closed with its end', async (t) => {
+    const uploads = await startUploads(t);
+    const body = Buffer.alloc(200_000, 'no picture ');
+    const line = await dial(t, uploads.url);
+    await line.write(uploadHead(uploads.ada.token, { 'content-type': 'image/png', 'content-length': body.length }));
+    await line.write(body.subarray(0, 100_000));
+    await line.until('"code":"unsupported_image"');
+    await line.write(body.subarray(100_000));
+    // Far below the two seconds for which a connection is kept that sends nothing more.
+    await line.untilClosed(1000);
+    await untilNothing(uploads);
+  });
 });

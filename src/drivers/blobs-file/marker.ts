@@ -2,7 +2,7 @@
  * The file `.skrepka` in the folder of the objects: that this is the folder, and whose it is.
  *
  * Its life: made once, by the first process that uses a new folder; read when that folder is opened, when an object's folder is
- * missing and at every question for health; before each call it is looked whether it is still the same file; never removed. A
+ * missing and at every question for health; in each call it is looked whether it is still the same file; never removed. A
  * disk that is not mounted leaves an empty folder behind, in which every object would be missing for good: without this file
  * nothing is missing there, the folder is away.
  */
