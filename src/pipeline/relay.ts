@@ -2,9 +2,12 @@
  * Step 2 of 8, relay: from a due bell to a message in the broker. Before it: accept, or any other writer of `ring_at`.
  * After it: the worker's claim.
  *
- * Durable when a round returns: the message, and the row's mark that says so.
+ * Durable when a round returns: the messages; soon after, of those that nobody has claimed, the row's mark that says so.
  * Dies after taking, before the confirm: the bell rings again after `takenMs`. Dies between confirm and mark: it rings
  * twice, and the claim absorbs the second. Repaired by the bell in both cases; the relay itself holds nothing.
+ *
+ * Between confirm and mark lies a part of `takenMs`: what is claimed by then, nearly everything, needs no mark, and its row is written once
+ * less. Whoever stops the relay waits for the marks that are left, not for their time.
  */
 import { describe } from '../errors.ts';
 import type { Breaker } from './breaker.ts';
@@ -56,6 +59,8 @@ const paceMs = 1000;
  * them: the shortest again when a quarter of the window was claimed in the last one, else doubled, up to the idle floor.
  */
 const fullFloorMs = 10;
+/** Longest time from a confirmation to its mark. */
+const markMsMax = 1000;
 
 export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
   const { store, broker, breakers, clock, log, meter, reach } = deps;
@@ -67,6 +72,12 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
   let idleMs = idleFloorMs;
   let full = false;
   let fullMs = fullFloorMs;
+  /** Confirmed and not marked yet, in this order. */
+  let confirmed: { readonly ring: TakenRing; readonly atMs: number }[] = [];
+  // Well before the ring that a mark puts off.
+  const markMs = Math.floor(
+    Math.min(markMsMax, (settings.takenMs - settings.publishTimeoutMs) / 2, settings.takenMs / 8),
+  );
 
   async function run(stop: AbortSignal) {
     const offSignal = deps.signals.listen('due', () => {
@@ -86,8 +97,9 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
       try {
         const rung = await round();
         taken += rung;
+        if (markIsDueInMs() <= 0) await markAll();
         if (rung > 0) continue;
-        await clock.sleep(await pauseAfter(taken), wake.signal);
+        await clock.sleep(Math.min(await pauseAfter(taken), markIsDueInMs()), wake.signal);
         taken = 0;
       } catch (error) {
         log.warn({ error: describe(error) }, 'relay: the store did not answer');
@@ -96,6 +108,7 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
       }
       full = false;
     }
+    await markAll().catch((error: unknown) => log.warn({ error: describe(error) }, 'relay: not marked'));
     offSignal();
     offBroker();
   }
@@ -141,6 +154,22 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
       return;
     }
     await reach('relay.published', ring.jobId);
+    confirmed.push({ ring, atMs: clock.monotonicMs() });
+  }
+
+  /** Not above 0: the first of them has waited for its time. */
+  function markIsDueInMs(): number {
+    const [first] = confirmed;
+    return first ? Math.ceil(first.atMs + markMs - clock.monotonicMs()) : Number.POSITIVE_INFINITY;
+  }
+
+  async function markAll() {
+    const all = confirmed;
+    confirmed = [];
+    await Promise.all(all.map(({ ring }) => mark(ring)));
+  }
+
+  async function mark(ring: TakenRing) {
     try {
       const jitter = 0.8 + 0.4 * clock.random();
       // Under load a slow queue is not a lost message: three times what claims wait of late.

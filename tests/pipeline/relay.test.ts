@@ -27,6 +27,25 @@ test('an accepted job is announced, marked, and its next bell set later', async 
   assert.ok(job.ring_at > job.rung_at);
 });
 
+test('a job that is claimed soon is never marked: its row is written once less', async (t) => {
+  const p = await createPipeline(t, { takenMs: 16_000, publishTimeoutMs: 1_000 });
+  p.startRelay();
+  p.startWorker();
+  const { attachment } = await p.upload('IMG 1');
+  await p.untilState(attachment.id, 'ready');
+  await until('its time is over', () => p.meter.counted('bells_rung_total') === 1);
+  assert.equal(p.meter.counted('bells_rung_total', { marked: 'false' }), 1);
+});
+
+test('a relay that stops marks what it has announced, without waiting for its time', async (t) => {
+  const p = await createPipeline(t, { takenMs: 16_000, publishTimeoutMs: 1_000 });
+  const end = p.startRelay();
+  const { attachment } = await p.upload('IMG 1');
+  await until('published', () => p.memory.published().length === 1);
+  await end();
+  assert.equal((await p.jobOf(attachment.id)).confirmed, 1);
+});
+
 test('a poke by accept ends the idle wait', async (t) => {
   const p = await createPipeline(t, { takenMs: 60_000, reringMs: 60_000, reringCapMs: 60_000 });
   p.startRelay();
