@@ -4,6 +4,7 @@
  */
 import type { IncomingMessage } from 'node:http';
 import { SkrepkaError } from '../errors.ts';
+import { giveBack } from '../pipeline/blob-body.ts';
 
 export interface BodySettings {
   /** Longest wait for the client while it is waited for. */
@@ -51,14 +52,6 @@ export function readBody(request: IncomingMessage, settings: BodySettings): Requ
   }
 
   return { bytes: bytes(), stop: arrivals.stop };
-}
-
-/**
- * Frees the memory of a chunk now. It lies outside of the heap, where only the collector finds it: of an upload of 1 GB tens of
- * MiB lay about, and full collections for their sake were nearly half of what an upload of 5 MB cost. Not that of a slice: it has others.
- */
-function giveBack({ buffer, byteLength }: Buffer): void {
-  if (buffer instanceof ArrayBuffer && buffer.byteLength === byteLength) buffer.transfer(0);
 }
 
 /** Listens from `start` to `stop`: to begin and to end it anew for each chunk costs more than the chunk. */

@@ -83,15 +83,18 @@ export interface Blobs {
   /**
    * Stores a body of unknown length under `key`. All or nothing: until it resolves, readers see the old object or none,
    * also when the process is killed. When it resolves, the object is durable. Rejects and leaves nothing when the body
-   * throws or `signal` aborts. An existing object is replaced. With `verify` the size is that of the object as the store tells it
-   * afterwards; without, it is what the body had.
+   * throws or `signal` aborts. An existing object is replaced. Of the body a chunk is valid until the next one is asked for. With
+   * `verify` the size is that of the object as the store tells it afterwards; without, it is what the body had.
    */
   put(
     key: string,
     body: AsyncIterable<Uint8Array>,
     options?: { contentType?: string; signal?: AbortSignal; verify?: boolean },
   ): Promise<{ size: number }>;
-  /** Opens an object or a range of it. `size` is that of the whole object. Rejects `missing`; a range past its end is clipped, and one that starts past it rejects `broken`. */
+  /**
+   * Opens an object or a range of it. `size` is that of the whole object. The chunks belong to whoever reads them. Rejects `missing`; a
+   * range past its end is clipped, and one that starts past it rejects `broken`.
+   */
   open(key: string, range?: ByteRange): Promise<{ size: number; body: Readable }>;
   /** The object's size, or null when there is none. */
   head(key: string): Promise<{ size: number } | null>;
@@ -242,7 +245,7 @@ export interface ScratchDir {
   readonly path: string;
   /** Writes a stream to a new file, hashing and counting. Rejects with the body's own error. */
   write(name: string, body: AsyncIterable<Uint8Array>): Promise<{ path: string; size: number; sha256: string }>;
-  /** Reads a file of the folder. */
+  /** Reads a file of the folder. A piece is valid until the next one is asked for. */
   read(path: string): AsyncIterable<Uint8Array>;
   remove(): Promise<void>;
 }
