@@ -188,7 +188,7 @@ inline keepStaging() {
 active proctype api() {
 end:
   do
-  /* put and head */
+  /* A put, and the look at what it put. */
   :: d_step { upload == BEFORE -> staging = 1; upload = STAGED }
 #ifdef M_ANSWER_BEFORE_COMMIT
   :: d_step { upload == STAGED && !old -> answered = 1; upload = TOLD; check() }
@@ -309,8 +309,8 @@ end:
 #define CLAIMING 1           /* Holds a delivery: only within a step. */
 #define READING_BACK 2       /* The answer to the claim was lost. */
 #define RENDERING 3
-#define STORING 4
-#define COPYING 5
+#define COPYING 4
+#define STORING 5
 #define SETTLING 6
 #define FAILING 7
 #define LOSING 8             /* The source is gone: fails with `staging_lost`. */
@@ -614,13 +614,13 @@ end:
 #elif defined(POISON) && POISON == 2
   :: d_step { W.pc == RENDERING -> W.pc = FAILING } /* This one fails every time. */
 #else
-  :: d_step { W.pc == RENDERING -> if :: (W.first -> staging : (originals & BIT(original)) != 0) -> W.pc = STORING :: else -> W.pc = LOSING fi }
+  :: d_step { W.pc == RENDERING -> if :: (W.first -> staging : (originals & BIT(original)) != 0) -> if :: W.first -> W.pc = COPYING :: else -> W.pc = STORING fi :: else -> W.pc = LOSING fi }
 #endif
   :: d_step { (W.pc == RENDERING || W.pc == COPYING) && faults > 0 -> faults--; W.pc = FAILING }
 
-  /* Step 5: puts below its own prefix; the original's copy is made of staging on the server. */
-  :: d_step { W.pc == STORING -> putPictures(W.on, W.attempt); if :: W.first -> W.pc = COPYING :: else -> W.pc = SETTLING fi }
-  :: d_step { W.pc == COPYING -> if :: staging -> originals = originals | BIT(SLOT(W.attempt)); W.pc = SETTLING :: else -> W.pc = LOSING fi }
+  /* Step 5: puts below its own prefix; the original's copy is made of staging on the server, beside the rendering. */
+  :: d_step { W.pc == COPYING -> if :: staging -> originals = originals | BIT(SLOT(W.attempt)); W.pc = STORING :: else -> W.pc = LOSING fi }
+  :: d_step { W.pc == STORING -> putPictures(W.on, W.attempt); W.pc = SETTLING }
   /* The put is not answered, and lands later. */
   :: d_step { W.pc == STORING && faults > 0 && !late -> faults--; late = 1; lateOf = W.on; lateAttempt = W.attempt; W.pc = RELEASING }
 

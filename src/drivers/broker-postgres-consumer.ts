@@ -26,8 +26,8 @@ interface Held extends Taken {
 
 type Answer = (delivery: Delivery | null) => void;
 
-/** A sleep doubles while nothing comes, up to so many backstops. */
-export const quietMax = 5;
+/** A sleep doubles while nothing comes, up to so many backstops: less than after which a worker beside a waiting message calls itself starved. */
+export const quietMax = 4;
 /** Rows of one take at most. */
 const takeMax = 200;
 /** How long a `close` waits for PostgreSQL. What is not given back by then comes again when its visibility ends. */
@@ -118,7 +118,7 @@ export function createConsumer(
       ack: () => queue.remove(taken),
       async nak(delayMs) {
         await queue.release(taken, delayMs);
-        // A delayed one is nobody's yet, but the consumers here now sleep for too long; those elsewhere have the backstop.
+        // A delayed one is nobody's yet, but the consumers here now sleep for too long; those elsewhere sleep to the end of theirs.
         if (delayMs > 0) bell.ringHere();
         else bell.ring();
       },

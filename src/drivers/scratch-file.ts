@@ -174,13 +174,12 @@ async function* pieces(path: string): AsyncGenerator<Uint8Array> {
   });
   try {
     const piece = Buffer.allocUnsafe(pieceBytes);
-    for (let read = pieceBytes; read === pieceBytes; ) {
-      read = (
-        await handle.read(piece, 0, pieceBytes, null).catch((error: unknown) => {
-          throw failure('read scratch', error);
-        })
-      ).bytesRead;
-      if (read > 0) yield piece.subarray(0, read);
+    for (;;) {
+      const { bytesRead } = await handle.read(piece, 0, pieceBytes, null).catch((error: unknown) => {
+        throw failure('read scratch', error);
+      });
+      if (bytesRead === 0) return;
+      yield piece.subarray(0, bytesRead);
     }
   } finally {
     await handle.close();

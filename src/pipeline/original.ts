@@ -9,28 +9,34 @@
 import { createHash } from 'node:crypto';
 import { SkrepkaError } from '../errors.ts';
 import { attemptPrefix, originalName } from './attachment.ts';
-import { giveBack } from './blob-body.ts';
+import { giveBack, interruptible } from './blob-body.ts';
 import type { Blobs } from './ports.ts';
 import type { Claim } from './store.ts';
 
 /**
  * Copies the staged original inside the storage and reads it back. Answers its key; null where an earlier version has published
- * it. Throws `SkrepkaError('storage_unavailable')`, `BlobError` or the signal's reason.
+ * it. Throws `SkrepkaError('storage_unavailable')`, `BlobError` or the signal's reason, and that at once: a storage that hangs does not
+ * keep a claim from being given back. A copy that is under way then may still land; its key goes to the clean-ups with its attempt.
  */
 export async function storeOriginal(claim: Claim, blobs: Blobs, signal: AbortSignal): Promise<string | null> {
   if (claim.originalKey !== null) return null;
   signal.throwIfAborted();
   const { attachmentId, version, fence, attemptId } = claim.attempt;
   const key = `${attemptPrefix(attachmentId, version, fence, attemptId)}${originalName(claim.contentType)}`;
-  await blobs.copy(claim.stagingKey, key);
-  await verifyStored(blobs, key, claim);
+  await orAborted(blobs.copy(claim.stagingKey, key), signal);
+  await verifyStored(blobs, key, claim, signal);
   return key;
 }
 
-/** `ready` means downloadable: nothing is published that was not read back whole. */
-export async function verifyStored(blobs: Blobs, key: string, expected: { size: number; sha256: string }) {
-  const { body } = await blobs.open(key);
-  const found = await digest(body);
+/** `ready` means downloadable: nothing is published that was not read back whole. Throws the signal's reason at once. */
+export async function verifyStored(
+  blobs: Blobs,
+  key: string,
+  expected: { size: number; sha256: string },
+  signal: AbortSignal,
+) {
+  const { body } = await orAborted(blobs.open(key), signal, (late) => late.body.destroy());
+  const found = await digest(interruptible(body, signal));
   if (found.size !== expected.size || found.sha256 !== expected.sha256) {
     throw new SkrepkaError('storage_unavailable', {
       log: `object ${key} was stored as ${found.size} bytes with digest ${found.sha256}`,
@@ -48,6 +54,22 @@ export async function digest(body: AsyncIterable<Uint8Array>): Promise<{ size: n
     giveBack(chunk);
   }
   return { size, sha256: hash.digest('hex') };
+}
+
+/** What comes of it, or the signal's reason as soon as it aborts. `drop` gets what comes after that, where somebody has to end it. */
+async function orAborted<T>(work: Promise<T>, signal: AbortSignal, drop: (late: T) => void = () => {}): Promise<T> {
+  const aborted = Promise.withResolvers<never>();
+  const onAbort = () => {
+    aborted.reject(signal.reason);
+    work.then(drop, () => {});
+  };
+  signal.addEventListener('abort', onAbort, { once: true });
+  try {
+    if (signal.aborted) onAbort();
+    return await Promise.race([work, aborted.promise]);
+  } finally {
+    signal.removeEventListener('abort', onAbort);
+  }
 }
 
 /**

@@ -90,7 +90,7 @@ export async function storeObjects(
     const key = `${prefix}${picture.name}.${picture.contentType === 'image/webp' ? 'webp' : 'jpg'}`;
     const body = (rendered.dir as ScratchDir).read(path);
     await deps.blobs.put(key, body, { contentType: picture.contentType, signal });
-    await verifyStored(deps.blobs, key, picture);
+    await verifyStored(deps.blobs, key, picture, signal);
     variants.push({ ...picture, key });
     await deps.reach('worker.storing', attempt.jobId);
   };

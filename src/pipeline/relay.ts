@@ -91,6 +91,8 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
     let taken = 0;
     while (!stop.aborted) {
       await breakers.store.closed(stop);
+      // What is confirmed is confirmed: while nothing can be published its bells would ring once more.
+      if (breakers.broker.isOpen()) await markLeft();
       await breakers.broker.closed(stop);
       // Armed before the round: a poke during it is not lost.
       wake = new AbortController();
@@ -108,7 +110,7 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
       }
       full = false;
     }
-    await markAll().catch((error: unknown) => log.warn({ error: describe(error) }, 'relay: not marked'));
+    await markLeft();
     offSignal();
     offBroker();
   }
@@ -167,6 +169,11 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
     const all = confirmed;
     confirmed = [];
     await Promise.all(all.map(({ ring }) => mark(ring)));
+  }
+
+  /** Outside of a round nobody looks after what may be thrown. */
+  async function markLeft() {
+    await markAll().catch((error: unknown) => log.warn({ error: describe(error) }, 'relay: not marked'));
   }
 
   async function mark(ring: TakenRing) {

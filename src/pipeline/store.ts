@@ -178,7 +178,10 @@ export interface Store extends Registry {
    * unfinished and `ring_at` over. Sets `rings + 1`, `ring_at` to `takenMs` from now and `rung_at`. Nothing stays locked.
    */
   takeDue(options: { limit: number; window: number; takenMs: number }): Promise<readonly TakenRing[]>;
-  /** After the broker confirmed. Guard: `rings = ring.ring and rung_at is not null`. Next ring after `base · 2^confirmed`, at most `capMs`, times `jitter`. */
+  /**
+   * After the broker confirmed. Guard: `rings = ring.ring and rung_at is not null`, and the bell is not due. Next ring after `base · 2^confirmed`,
+   * at most `capMs`, times `jitter`. False: the guard does not hold, or the row is locked; then it is left as it is.
+   */
   markRung(ring: Ring, options: { baseMs: number; capMs: number; jitter: number }): Promise<boolean>;
   /** Makes announced, unclaimed jobs due again, those of dead attempts among them, oldest announcement first, at most `limit`. Answers how many. */
   ringAgain(limit: number): Promise<number>;

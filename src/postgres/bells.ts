@@ -98,7 +98,7 @@ export interface Mark {
  * A row that somebody has locked is left as it is. Nearly always that is a claim, a renewal or an end, after which the mark would come too
  * late; else the bell rings once more than needed. So many rows are written without ever waiting for one while others are held.
  *
- * The one write that is not flushed: a mark that a dying server forgets is one that never was made.
+ * The one write of the store that is not flushed: a mark that a dying server forgets is one that never was made.
  */
 export async function markRung(pool: Pool, marks: readonly Mark[]): Promise<readonly boolean[]> {
   const { rows } = await single<{ id: string; rings: number }>(

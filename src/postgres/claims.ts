@@ -33,7 +33,11 @@ export interface Claimed {
  */
 export function createClaim(pool: Pool): (request: Request) => Promise<Claimed> {
   const begin = inBatches((requests: readonly Request[]) => beginQueued(committing(pool), requests), ownStatement);
-  return async (request) => (await begin(request)) ?? (await transaction(pool, (db) => claimLocked(db, request)));
+  return async (request) => {
+    const row = await begin(request);
+    // Read here: a row that this build cannot read is the fault of its own call, and not of the others in its batch.
+    return row ? asClaimed(row) : await transaction(pool, (db) => claimLocked(db, request));
+  };
 }
 
 async function claimLocked(db: Db, request: Request): Promise<Claimed> {
@@ -54,7 +58,7 @@ async function claimLocked(db: Db, request: Request): Promise<Claimed> {
   if (state === 'queued') {
     const [begun] = await beginQueued(db, [request]);
     if (!begun) throw new Error(`Expected the locked and due job ${job.id} to begin, received none`);
-    return begun;
+    return asClaimed(begun);
   }
   await cleanDeadAttempt(db, job, request.graceMs);
   if (job.crashes + 1 >= request.budgets.crashesMax) {
@@ -189,8 +193,8 @@ const claimColumns = (attachment: string) => `
  * No circle of waiting, although it locks many: it never waits for an attachment, and who holds the lock of a job but not of its attachment
  * waits for nothing. Of several requests for one job one gets it.
  */
-async function beginQueued(db: Db, requests: readonly Request[]): Promise<readonly (Claimed | null)[]> {
-  const { rows } = await db.query<ClaimRow & { due_ms: number; accepted_ms: number; moved: boolean }>(
+async function beginQueued(db: Db, requests: readonly Request[]): Promise<readonly (BegunRow | null)[]> {
+  const { rows } = await db.query<BegunRow>(
     `with asked as materialized (
        select *
        from unnest($1::uuid[], $2::uuid[], $3::text[], $4::float8[], $5::float8[], $6::text[])
@@ -251,13 +255,14 @@ async function beginQueued(db: Db, requests: readonly Request[]): Promise<readon
     ],
   );
   const byAttempt = new Map(rows.map((row) => [row.attempt_id, row]));
-  return requests.map(({ attemptId }) => {
-    const row = byAttempt.get(attemptId);
-    if (!row) return null;
-    const waited = { dueMs: row.due_ms, acceptedMs: row.accepted_ms };
-    const result = { kind: 'claimed', claim: toClaim(row), waited } as const;
-    return { result, changed: row.moved ? row.attachment_id : null };
-  });
+  return requests.map(({ attemptId }) => byAttempt.get(attemptId) ?? null);
+}
+
+type BegunRow = ClaimRow & { readonly due_ms: number; readonly accepted_ms: number; readonly moved: boolean };
+
+function asClaimed(row: BegunRow): Claimed {
+  const waited = { dueMs: row.due_ms, acceptedMs: row.accepted_ms };
+  return { result: { kind: 'claimed', claim: toClaim(row), waited }, changed: row.moved ? row.attachment_id : null };
 }
 
 /** processing → processing (`crashed`). Guard: locked and seen to be claimable. */

@@ -64,7 +64,7 @@ export interface Passed {
  * Passes are over: of each clean-up one less to come after its `againMs`, or its row goes. Guard, for each by itself: `passes` as it
  * was read, so that saying it twice counts once.
  */
-export async function passedCleanups(pool: Pool, passed: readonly Passed[]): Promise<readonly void[]> {
+export async function passedCleanups(pool: Pool, passed: readonly Passed[]): Promise<readonly undefined[]> {
   await single(
     pool,
     `with passed as materialized (

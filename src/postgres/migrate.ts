@@ -4,7 +4,7 @@
  * Migrations are plain SQL files, applied in one transaction under an advisory lock, so any number of processes may
  * start at once: one migrates, the others wait and find nothing left to do.
  *
- * They only add, so that a build runs on every schema that has all of its own migrations, whatever came after them: two
+ * They only add, but for an index that goes, so that a build runs on every schema that has all of its own migrations, whatever came after them: two
  * builds work side by side during an upgrade, and a build can be rolled back without the database. A migration that
  * takes something away is named `…_breaking`, and a build that does not know it keeps its hands off
  * (`docs/decisions/0012-schema-tolerance.md`).

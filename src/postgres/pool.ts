@@ -178,8 +178,11 @@ export async function single<Row extends pg.QueryResultRow>(
   }
 }
 
-/** For statements that serve many calls: what the server refuses may be the fault of one of them, and it did nothing for any. */
-export const ownStatement = { most: 64, isOfOne: (error: unknown) => !(error instanceof StoreError) } as const;
+/**
+ * For statements that serve many calls: what the server refuses may be the fault of one of them, and it did nothing for any. Only its own
+ * word proves that; what goes wrong while its answer is read comes after the commit.
+ */
+export const ownStatement = { most: 64, isOfOne: (error: unknown) => error instanceof pg.DatabaseError } as const;
 
 /**
  * A bound of `with ordinality` that holds for every place of a list. With it the planner expects one row and goes by keys; of a list of unknown

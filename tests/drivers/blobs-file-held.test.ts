@@ -23,7 +23,7 @@ async function stage(t: test.TestContext, held: HeldFolders) {
   onEnd(t, () => held.close());
   const path = join(dir, 'staging');
   await mkdir(path);
-  const sync = async () => held.sync(path, await lstat(path));
+  const sync = async () => held.sync(path, await lstat(path, { bigint: true }));
   return { dir, path, sync };
 }
 
@@ -54,11 +54,22 @@ describe('a folder that is held open', () => {
     const held = createHeldFolders({ idleMs: 60_000 });
     const { dir, path, sync } = await stage(t, held);
     await sync();
-    const stat = await lstat(path);
+    const stat = await lstat(path, { bigint: true });
     held.close();
     await until('none is open', async () => (await openIn(dir)).length === 0);
     await rm(path, { recursive: true });
     await assert.rejects(held.sync(path, stat), { code: 'ENOENT' });
+  });
+
+  test('is not the one that was replaced before it was opened', async (t) => {
+    const held = createHeldFolders({ idleMs: 60_000 });
+    const { dir, path, sync } = await stage(t, held);
+    const before = await lstat(path, { bigint: true });
+    await rename(path, join(dir, 'old'));
+    await mkdir(path);
+    await assert.rejects(held.sync(path, before), { code: 'ESTALE' });
+    await until('none is open', async () => (await openIn(dir)).length === 0);
+    await sync();
   });
 });
 

@@ -355,7 +355,7 @@ const ofBatches: readonly Mutant[] = [
       file: 'tests/postgres/store-batches.test.ts',
       title: 'with one that PostgreSQL refuses leave that one unsettled, and settle the others',
     },
-    patches: [of('pool')('isOfOne: (error: unknown) => !(error instanceof StoreError)', 'isOfOne: () => false')],
+    patches: [of('pool')('isOfOne: (error: unknown) => error instanceof pg.DatabaseError', 'isOfOne: () => false')],
   },
   {
     name: 'a pass that is said twice counts twice',

@@ -27,8 +27,8 @@ test('six hundred small pictures in a row do not make the child that renders the
     return { memory: (await memoryOf(pid, 'VmRSS')) / 1024 / 1024, files };
   };
   // It fills its caches until it begins to collect, which is where it stays.
-  const warm = await run(300);
-  const later = await run(300);
+  const warm = await run(600);
+  const later = await run(600);
   assert.deepEqual(await scene.children(), [pid], 'the child was never replaced');
   assert.ok(later.memory - warm.memory < 16, `${warm.memory.toFixed(1)} MiB became ${later.memory.toFixed(1)}`);
   assert.ok(later.files <= warm.files, `${warm.files} open files became ${later.files}`);

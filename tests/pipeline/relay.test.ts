@@ -46,6 +46,20 @@ test('a relay that stops marks what it has announced, without waiting for its ti
   assert.equal((await p.jobOf(attachment.id)).confirmed, 1);
 });
 
+test('what was confirmed is marked while the broker refuses what came with it', async (t) => {
+  const p = await createPipeline(t, { takenMs: 16_000, publishTimeoutMs: 1_000 });
+  const ids = [await p.upload('IMG 1'), await p.upload('IMG 2')].map(({ attachment }) => attachment.id);
+  p.broker.plan('health', ...Array.from({ length: 1000 }, () => ({ before: unavailable })));
+  // One of two that are announced at once, before anything is due to be marked.
+  p.broker.plan('publish', { first: async () => {} }, { before: unavailable });
+  p.startRelay();
+  await until('one is marked', async () => {
+    const jobs = await Promise.all(ids.map(p.jobOf));
+    return jobs.filter(({ confirmed }) => confirmed === 1).length === 1;
+  });
+  assert.equal(p.meter.gauged('breaker_open', { dependency: 'broker' }).at(-1), 1);
+});
+
 test('a poke by accept ends the idle wait', async (t) => {
   const p = await createPipeline(t, { takenMs: 60_000, reringMs: 60_000, reringCapMs: 60_000 });
   p.startRelay();
@@ -234,7 +248,7 @@ describe('the pause of a relay', () => {
     let slept = 0;
     const taken = (count: number) =>
       Array.from({ length: count }, () => ({ jobId: newId(), ring: 1, traceparent: null, again: false }));
-    const always = { closed: async () => {}, trip() {} };
+    const always = { closed: async () => {}, isOpen: () => false, trip() {} };
     const deps = {
       store: {
         takeDue: async () => {

@@ -142,6 +142,25 @@ describe('a drain', () => {
     p.startWorker({ images: createPainter(), who: 'worker-2' });
     await p.untilState(attachment.id, 'ready');
   });
+
+  for (const verb of ['copy', 'open'] as const) {
+    test(`does not wait for a storage that hangs (${verb}) beside a rendering`, async (t) => {
+      const { painter } = waiting();
+      const p = await createPipeline(t, { leaseMs: 60_000, renewMs: 10_000, visibilityMs: 90_000 }, painter);
+      // The first object that is opened is the source, the second one the stored original.
+      if (verb === 'open') p.blobs.plan('open', { first: async () => {} });
+      p.blobs.plan(verb, { hang: true });
+      const { attachment } = await p.upload('IMG 1');
+      p.startRelay();
+      const worker = p.startWorker();
+      await until('it hangs', () => p.blobs.calls(verb) === (verb === 'open' ? 2 : 1));
+      const over = worker.drain();
+      worker.abort();
+      await over;
+      const job = await p.jobOf(attachment.id);
+      assert.deepEqual([job.state, job.failures, job.crashes, job.releases], ['queued', 0, 0, 1]);
+    });
+  }
 });
 
 test('two workers on one job make one set: the loser changes nothing', async (t) => {

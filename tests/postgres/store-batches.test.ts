@@ -3,12 +3,13 @@
  * row, and nobody's answer depends on who came along.
  */
 import assert from 'node:assert/strict';
-import { describe, it, type TestContext } from 'node:test';
+import { describe, it, type TestContext, test } from 'node:test';
 import type { Attempt } from '../../src/pipeline/job.ts';
 import type { ClaimResult, TakenRing } from '../../src/pipeline/store.ts';
-import { type Pool, single, transaction } from '../../src/postgres/pool.ts';
+import { createPool, type Pool, single, transaction } from '../../src/postgres/pool.ts';
 import { publishFirst } from '../../src/postgres/publication.ts';
 import { createStore } from '../../src/postgres/store.ts';
+import { onEnd } from '../support/on-end.ts';
 import { fail, resultOf, settle, startStore } from '../support/store.ts';
 
 const marking = { baseMs: 30_000, capMs: 1_800_000, jitter: 1 };
@@ -79,6 +80,20 @@ describe('marks at once', () => {
   });
 });
 
+test('a mark leaves its session as it was: what comes after it is flushed', async (t) => {
+  const s = await startStore(t);
+  const pool = createPool({ url: s.url, max: 1, name: 'one session' });
+  onEnd(t, () => pool.end());
+  const store = createStore({ pool, signals: s.signals });
+  // The server of the tests has it off.
+  await pool.query('set synchronous_commit = on');
+  await s.accept();
+  const [ring] = await store.takeDue({ limit: 1, window: 1, takenMs: 10_000 });
+  assert.equal(await store.markRung(ring ?? assert.fail(), marking), true);
+  const { rows } = await pool.query('show synchronous_commit');
+  assert.deepEqual(rows, [{ synchronous_commit: 'on' }]);
+});
+
 describe('claims at once', () => {
   it('are one statement, in which each job is looked at by itself', async (t) => {
     const s = await start(t);
@@ -116,6 +131,19 @@ describe('claims at once', () => {
     assert.deepEqual(results.map(kindOf), ['claimed', 'unsupported']);
     assert.equal((await s.jobRow(first)).worker, 'a');
     assert.equal(Math.round(Number(await s.secondsTo(first, 'lease_until'))), 100);
+  });
+
+  it('of which one cannot be read fail in that one alone, because the others are committed by then', async (t) => {
+    const s = await start(t);
+    const [odd, good] = await s.accepted(2);
+    await s.pool.query('alter table attachments drop constraint attachments_kind_check');
+    await s.pool.query(`update attachments set kind = 'odd' where id = $1`, [odd?.id]);
+    const ids = [odd?.jobId ?? '', good?.jobId ?? ''];
+    const [first, second] = await Promise.allSettled(
+      ids.map((id) => s.store.claim({ ...request, jobId: id, attemptId: id })),
+    );
+    assert.equal(first?.status, 'rejected');
+    assert.equal(second?.status === 'fulfilled' && kindOf(second.value), 'claimed');
   });
 
   it('do not wait for one whose attachment is locked', async (t) => {

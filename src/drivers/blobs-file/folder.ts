@@ -3,7 +3,7 @@
  * and the folders that come and go with their objects.
  */
 import { randomBytes } from 'node:crypto';
-import { constants, type Stats } from 'node:fs';
+import { type BigIntStats, constants, type Stats } from 'node:fs';
 import { type FileHandle, link, lstat, mkdir, open, readdir, realpath, rename, rmdir, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { randomHex } from '../../ids.ts';
@@ -130,12 +130,12 @@ export async function locate(at: Place, key: string): Promise<string> {
 }
 
 /** The folders of a key, from the first level down; null where one is missing. Rejects `broken` where one is no plain folder. */
-async function foldersOf(at: Place, key: string): Promise<readonly Stats[] | null> {
-  const found: Stats[] = [];
+async function foldersOf(at: Place, key: string): Promise<readonly BigIntStats[] | null> {
+  const found: BigIntStats[] = [];
   let folder = at.root;
   for (const segment of key.split('/').slice(0, -1)) {
     folder = join(folder, segment);
-    const stat = await io('read', key, () => lstat(folder)).catch(nullIfMissing);
+    const stat = await io('read', key, () => lstat(folder, { bigint: true })).catch(nullIfMissing);
     if (stat === null || stat.isFile()) return null;
     if (!stat.isDirectory()) throw new BlobError('broken', `A folder of ${key} is not a plain folder`);
     found.push(stat);
@@ -193,7 +193,7 @@ const noLinks = new Set(['EEXIST', 'EMLINK', 'EPERM', 'EXDEV', 'ENOTSUP', 'EOPNO
 /** Gives synced bytes the name of a key by `name`, in folders that are made where they are missing, durably. */
 async function nameInto(at: Place, key: string, name: (path: string) => Promise<void>): Promise<void> {
   const path = join(at.root, key);
-  let folders: readonly Stats[] | null;
+  let folders: readonly BigIntStats[] | null;
   for (let attempt = 1; ; attempt += 1) {
     folders = await foldersOf(at, key);
     try {
@@ -211,7 +211,7 @@ async function nameInto(at: Place, key: string, name: (path: string) => Promise<
  * All folders from the object's up, not only those made just now: another process may have made one a moment ago
  * without having synced it yet. `first`: the one of the first level, as it was when the name was made in it.
  */
-async function syncPath(at: Place, key: string, first: Stats | undefined): Promise<void> {
+async function syncPath(at: Place, key: string, first: BigIntStats | undefined): Promise<void> {
   const [top = key, ...rest] = key.split('/');
   const folders = rest.map((_, depth) => join(at.root, top, ...rest.slice(0, depth)));
   if (rest.length === 0 || !at.durable.has(top)) folders.push(at.root);

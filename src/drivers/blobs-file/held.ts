@@ -4,7 +4,7 @@
  * A folder is let go of when nobody synced it for `idleMs`, so that a disk which is not used can be unmounted, and as soon as
  * another one stands in its place.
  */
-import { constants, type Stats } from 'node:fs';
+import { type BigIntStats, constants } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 
 interface Held {
@@ -17,11 +17,12 @@ interface Held {
 
 export interface HeldFolders {
   /** Syncs the folder `path`, which was `stat` a moment ago. Rejects with the error of the system. */
-  sync(path: string, stat: Stats): Promise<void>;
+  sync(path: string, stat: BigIntStats): Promise<void>;
   close(): void;
 }
 
-const idOf = ({ dev, ino }: Stats) => `${dev}:${ino}`;
+/** Exact: some file systems have inodes that no double can tell from their neighbours. */
+const idOf = ({ dev, ino }: BigIntStats) => `${dev}:${ino}`;
 
 export function createHeldFolders({ idleMs = 1000 }: { idleMs?: number } = {}): HeldFolders {
   const held = new Map<string, Held>();
@@ -30,11 +31,25 @@ export function createHeldFolders({ idleMs = 1000 }: { idleMs?: number } = {}): 
     const known = held.get(path);
     if (known?.id === id) return use(known);
     if (known) letGo(path, known);
-    const handle = await open(path, constants.O_RDONLY | constants.O_DIRECTORY);
-    const opened: Held = { handle, id: idOf(await handle.stat()), users: 0, idle: undefined };
+    const opened = await openIt(path);
+    // What stands there now is another folder than the one that got a name a moment ago.
+    if (opened.id !== id) {
+      close(opened);
+      throw Object.assign(new Error(`ESTALE: another folder took the place of ${path}`), { code: 'ESTALE' });
+    }
     // Two may open it at once; the second is let go of after its use.
     if (!held.has(path)) held.set(path, opened);
     return use(opened);
+  }
+
+  async function openIt(path: string): Promise<Held> {
+    const handle = await open(path, constants.O_RDONLY | constants.O_DIRECTORY);
+    try {
+      return { handle, id: idOf(await handle.stat({ bigint: true })), users: 0, idle: undefined };
+    } catch (error) {
+      await handle.close();
+      throw error;
+    }
   }
 
   function use(one: Held): Held {
