@@ -260,7 +260,7 @@ const ofOutcome: readonly Mutant[] = [
     by: 'seeds',
     patches: [
       outcome(
-        '    await deps.blobs.put(key, body, { contentType: picture.contentType, signal });\n    await verifyStored(deps.blobs, key, picture);',
+        '    await deps.blobs.put(key, body, { contentType: picture.contentType, signal });\n    await verifyStored(deps.blobs, key, picture, signal);',
         '    await deps.blobs.put(key, body, { contentType: picture.contentType, signal }).catch(() => undefined);',
       ),
     ],
@@ -272,7 +272,7 @@ const ofOutcome: readonly Mutant[] = [
       file: 'tests/pipeline/worker.test.ts',
       title: 'of a put whose bytes are not those that were sent are found by reading back',
     },
-    patches: [outcome('    await verifyStored(deps.blobs, key, picture);\n', '')],
+    patches: [outcome('    await verifyStored(deps.blobs, key, picture, signal);\n', '')],
   },
   {
     name: 'attempts share the keys of their objects',
