@@ -25,7 +25,7 @@ import { type BrokerSql, channel, createQueue, type Queue } from './broker-postg
 export type { BrokerSql } from './broker-postgres-queue.ts';
 
 export interface PostgresBrokerSettings {
-  /** Sleep of a consumer that has just worked; up to five times as long, as a loss of the queue is looked for, where nothing came for long. Default 1,000. */
+  /** Sleep of a consumer that has just worked; up to `quietMax` times as long, as a loss of the queue is looked for, where nothing came for long. Default 1,000. */
   readonly backstopMs?: number;
 }
 
@@ -100,7 +100,7 @@ const systemClock: BrokerClock = {
 interface SharedBell extends Bell {
   /** Opens the one LISTEN connection that all consumers of this process share. */
   listen(): void;
-  /** Also looks, every five `backstopMs`, whether the queue is still the same: a process that only publishes would not notice. */
+  /** Also looks, every `quietMax` times `backstopMs`, whether the queue is still the same: a process that only publishes would not notice. */
   watch(): void;
   close(): Promise<void>;
 }

@@ -11,9 +11,8 @@ export interface BodySettings {
   readonly stallMs: number;
   /** Longest time for the whole body. */
   readonly wholeMs: number;
-  /** Bytes at most; what goes beyond them is refused with `tooLarge`. */
-  readonly bytesMax?: number;
-  readonly tooLarge?: () => SkrepkaError;
+  /** Bytes at most, and with what more of them are refused. */
+  readonly limit?: { readonly bytes: number; exceeded(): SkrepkaError };
 }
 
 export interface RequestBody {
@@ -28,7 +27,7 @@ export interface RequestBody {
 }
 
 export function readBody(request: IncomingMessage, settings: BodySettings): RequestBody {
-  const { wholeMs, bytesMax = Number.POSITIVE_INFINITY, tooLarge = gone } = settings;
+  const { wholeMs, limit } = settings;
   const arrivals = watch(request, settings.stallMs);
 
   async function* bytes(): AsyncGenerator<Buffer> {
@@ -45,7 +44,7 @@ export function readBody(request: IncomingMessage, settings: BodySettings): Requ
         continue;
       }
       size += chunk.length;
-      if (size > bytesMax) throw tooLarge();
+      if (limit && size > limit.bytes) throw limit.exceeded();
       yield chunk;
       giveBack(chunk);
     }

@@ -73,10 +73,12 @@ export function openUpload(request: UploadRequest, settings: UploadSettings): In
   const boundary = boundaryOf(headers['content-type'] ?? '');
   if (boundary === null) throw new SkrepkaError('malformed_multipart', { log: 'no boundary in the content type' });
   // A form in chunks declares no length, and only its file is counted by `accept`: the whole is counted as it comes.
-  const bytesMax = settings.uploadBytesMax + formBytesMax;
-  const tooLarge = () => new SkrepkaError('file_too_large', { members: { limit: settings.uploadBytesMax } });
-  if (length !== null && length > bytesMax) throw tooLarge();
-  const { bytes, stop } = readBody(request.raw, { ...waits, bytesMax, tooLarge });
+  const limit = {
+    bytes: settings.uploadBytesMax + formBytesMax,
+    exceeded: () => new SkrepkaError('file_too_large', { members: { limit: settings.uploadBytesMax } }),
+  };
+  if (length !== null && length > limit.bytes) throw limit.exceeded();
+  const { bytes, stop } = readBody(request.raw, { ...waits, limit });
   const form = createForm(readParts(bytes, boundary), request.queryName ?? null);
   const upload: Upload = {
     ...common,

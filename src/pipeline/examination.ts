@@ -6,9 +6,8 @@
  * has no second copy: what it was is told, and nothing is done.
  */
 import { describe } from '../errors.ts';
-import { interruptible } from './blob-body.ts';
 import type { Finding, FindingKind, Remedy } from './doctor.ts';
-import { digest } from './original.ts';
+import { digest, openBody } from './original.ts';
 import { BlobError, type Blobs, type Clock, type Log } from './ports.ts';
 import type { Audited } from './registry.ts';
 import { type Store, StoreError } from './store.ts';
@@ -127,8 +126,7 @@ export function createExamination(
       if (found === null) return lost;
       if (found.size !== object.size) return damaged(`${found.size} bytes instead of ${object.size}`);
       if (!whole) return null;
-      const { body } = await blobs.open(object.key);
-      const { size, sha256 } = await digest(interruptible(body, signal));
+      const { size, sha256 } = await digest(await openBody(blobs, object.key, signal));
       if (size !== object.size) return damaged(`${size} bytes instead of ${object.size}`);
       return sha256 === object.sha256 ? null : damaged('its digest is not the recorded one');
     } catch (error) {

@@ -38,6 +38,8 @@ export interface Janitor {
   run(stop: AbortSignal): Promise<void>;
 }
 
+/** Of an object, and not of the storage. */
+const isOfOne = (error: unknown) => error instanceof BlobError && error.fault !== 'unavailable';
 const isFolder = ({ key }: Cleanup) => key.endsWith('/');
 const cleanupsMax = 100;
 const listMax = 500;
@@ -106,7 +108,7 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
 
   /** One object that cannot be deleted stays for later; it must not keep the others from going. */
   function skipBroken(error: unknown) {
-    if (!(error instanceof BlobError) || error.fault === 'unavailable') throw error;
+    if (!isOfOne(error)) throw error;
     log.warn({ error: describe(error) }, 'janitor: an object could not be listed or deleted');
     meter.count('janitor_faults_total');
   }
@@ -119,7 +121,7 @@ export function createJanitor(deps: JanitorDeps, settings: JanitorSettings): Jan
     try {
       await remove(objects.map(({ key }) => key));
     } catch (error) {
-      if (!(error instanceof BlobError) || error.fault === 'unavailable') throw error;
+      if (!isOfOne(error)) throw error;
       // One of them cannot be deleted; which one is told when each goes by itself.
       return cleanups;
     }

@@ -35,13 +35,22 @@ export async function verifyStored(
   expected: { size: number; sha256: string },
   signal: AbortSignal,
 ) {
-  const { body } = await orAborted(blobs.open(key), signal, (late) => late.body.destroy());
-  const found = await digest(interruptible(body, signal));
+  const found = await digest(await openBody(blobs, key, signal));
   if (found.size !== expected.size || found.sha256 !== expected.sha256) {
     throw new SkrepkaError('storage_unavailable', {
       log: `object ${key} was stored as ${found.size} bytes with digest ${found.sha256}`,
     });
   }
+}
+
+/** The bytes of an object. They end with the signal's reason as soon as it aborts, however long the storage is silent. */
+export async function openBody(
+  blobs: Pick<Blobs, 'open'>,
+  key: string,
+  signal: AbortSignal,
+): Promise<AsyncIterable<Uint8Array>> {
+  const { body } = await orAborted(blobs.open(key), signal, (late) => late.body.destroy());
+  return interruptible(body, signal);
 }
 
 /** Size and lower-case hex SHA-256 of an opened object; its chunks are used up. */

@@ -9,7 +9,7 @@
  */
 import { SkrepkaError } from '../errors.ts';
 import { giveBack } from './blob-body.ts';
-import { both, digest, storeOriginal } from './original.ts';
+import { both, digest, openBody, storeOriginal } from './original.ts';
 import {
   BlobError,
   type Blobs,
@@ -59,7 +59,7 @@ export async function render(claim: Claim, deps: RenderDeps, signal: AbortSignal
   if (!recipe) throw new Error(`no recipe for version ${claim.attempt.version}`);
   const dir = await deps.scratch.open(claim.attempt.attemptId);
   try {
-    const file = await dir.write('source', await read(deps.blobs, source, signal));
+    const file = await dir.write('source', givenBack(await read(deps.blobs, source, signal)));
     if (file.sha256 !== claim.sha256 || file.size !== claim.size) throw damaged(source, file);
     deps.meter.observe('download_seconds', (deps.clock.monotonicMs() - startedMs) / 1000);
     await deps.reach('worker.downloaded', claim.attempt.jobId);
@@ -93,8 +93,7 @@ async function verifyObject(
 
 async function read(blobs: Blobs, key: string, signal: AbortSignal): Promise<AsyncIterable<Uint8Array>> {
   try {
-    const { body } = await blobs.open(key);
-    return abortable(body, signal);
+    return await openBody(blobs, key, signal);
   } catch (error) {
     if (error instanceof BlobError && error.fault === 'missing') {
       throw new SkrepkaError('staging_lost', { log: 'nothing to read', cause: error });
@@ -103,9 +102,9 @@ async function read(blobs: Blobs, key: string, signal: AbortSignal): Promise<Asy
   }
 }
 
-async function* abortable(body: AsyncIterable<Uint8Array>, signal: AbortSignal): AsyncGenerator<Uint8Array> {
+/** For a reader that keeps no chunk beyond the next one. */
+async function* givenBack(body: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   for await (const chunk of body) {
-    signal.throwIfAborted();
     yield chunk;
     giveBack(chunk);
   }

@@ -11,6 +11,7 @@ import type { Acceptance, Arrival, Load, NewAttachment, Store } from '../pipelin
 import { addCleanup } from './cleanups.ts';
 import { cursorId, pageOf } from './cursor.ts';
 import { type Db, type Pool, single, transaction } from './pool.ts';
+import { idBeforeLastMinute } from './queue.ts';
 import { onlyRow } from './rows.ts';
 import { type AttachmentRow, attachmentColumns, toAttachment } from './shapes.ts';
 import { nextTurn } from './turns.ts';
@@ -18,9 +19,8 @@ import { nextTurn } from './turns.ts';
 /**
  * The beginning of an upload on the database's clock, and what its user has under way.
  *
- * An upload is recent by `created_at`, the database's clock. Its id carries the clock of the process that made it: good
- * enough to find the candidates by the owner's index, ten minutes further back. `offset 0` keeps the planner from the
- * index of `created_at`, where it read the uploads of all users.
+ * An upload is recent by `created_at`, the database's clock; its id finds the candidates by the owner's index. `offset 0` keeps
+ * the planner to that, should there be an index of `created_at`: by such a one it read the uploads of all users.
  */
 export async function arrive(pool: Pool, userId: string): Promise<Arrival> {
   const row = onlyRow(
@@ -41,10 +41,7 @@ export async function arrive(pool: Pool, userId: string): Promise<Arrival> {
              select created_at
              from jobs
              where owner_id = $1
-               and id > (
-                 lpad(to_hex((extract(epoch from now() - interval '11 minutes') * 1000)::bigint), 12, '0')
-                 || repeat('0', 20)
-               )::uuid
+               and id > ${idBeforeLastMinute}
                and origin = 'upload'
              offset 0
            ) candidates

@@ -23,11 +23,11 @@ interface QueueRow {
 }
 
 /**
- * An id older than any that was made within the time, as SQL, of a span that is SQL as well. Ids carry the clock of the process that made
- * them: ask for ten minutes more, and compare the time itself.
+ * An id below any that was made within the last minute, as SQL: good enough to find the candidates by an index of ids. They carry the
+ * clock of the process that made them, so this is of ten minutes further back, and `created_at` has to be compared as well.
  */
-const idBefore = (span: string) => `(
-  lpad(to_hex((extract(epoch from now() - ${span}) * 1000)::bigint), 12, '0')
+export const idBeforeLastMinute = `(
+  lpad(to_hex((extract(epoch from now() - interval '11 minutes') * 1000)::bigint), 12, '0')
   || repeat('0', 20)
 )::uuid`;
 
@@ -46,7 +46,7 @@ export async function queue(pool: Pool): Promise<QueueView> {
          (
            select count(*)
            from jobs
-           where id > ${idBefore("interval '11 minutes'")}
+           where id > ${idBeforeLastMinute}
              and created_at > now() - interval '1 minute'
              and origin = 'upload'
          ) as accepted,

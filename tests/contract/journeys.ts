@@ -109,7 +109,11 @@ async function assertKilled(role: RoleProcess) {
 const workerPoints: readonly { point: Point; crashes: number; what: string }[] = [
   { point: 'worker.claimed', crashes: 1, what: 'the lease ends and another worker claims the job' },
   { point: 'worker.downloaded', crashes: 1, what: 'scratch is left, and another worker renders' },
-  { point: 'worker.rendered', crashes: 1, what: 'an original that no row names is left, and another worker renders again' },
+  {
+    point: 'worker.rendered',
+    crashes: 1,
+    what: 'an original that no row names is left, and another worker renders again',
+  },
   { point: 'worker.storing', crashes: 1, what: 'half a set is never served, and another worker makes a whole one' },
   { point: 'worker.stored', crashes: 1, what: 'a set that no row names is cleaned, and another worker’s is published' },
   { point: 'worker.settled', crashes: 0, what: 'the result stands, and the redelivery finds a finished job' },

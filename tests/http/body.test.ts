@@ -70,8 +70,8 @@ describe('the body of a request', () => {
 
   it('that is larger than allowed ends with what its reader says', async (t) => {
     const size = await sent(t, async (incoming) => {
-      const tooLarge = () => new Error('enough') as never;
-      const body = readBody(incoming, { ...patience, bytesMax: 500_000, tooLarge });
+      const limit = { bytes: 500_000, exceeded: () => new Error('enough') as never };
+      const body = readBody(incoming, { ...patience, limit });
       let size = 0;
       await assert.rejects(async () => {
         for await (const chunk of body.bytes) size += chunk.length;

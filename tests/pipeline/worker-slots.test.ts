@@ -143,17 +143,21 @@ describe('a drain', () => {
     await p.untilState(attachment.id, 'ready');
   });
 
-  for (const verb of ['copy', 'open'] as const) {
-    test(`does not wait for a storage that hangs (${verb}) beside a rendering`, async (t) => {
+  const hanging = [
+    { verb: 'open', nth: 1, what: 'the source' },
+    { verb: 'copy', nth: 1, what: 'the copy of the original, beside a rendering' },
+    { verb: 'open', nth: 2, what: 'the look at that copy' },
+  ] as const;
+  for (const { verb, nth, what } of hanging) {
+    test(`does not wait for a storage that hangs: ${what}`, async (t) => {
       const { painter } = waiting();
       const p = await createPipeline(t, { leaseMs: 60_000, renewMs: 10_000, visibilityMs: 90_000 }, painter);
-      // The first object that is opened is the source, the second one the stored original.
-      if (verb === 'open') p.blobs.plan('open', { first: async () => {} });
+      if (nth === 2) p.blobs.plan(verb, { first: async () => {} });
       p.blobs.plan(verb, { hang: true });
       const { attachment } = await p.upload('IMG 1');
       p.startRelay();
       const worker = p.startWorker();
-      await until('it hangs', () => p.blobs.calls(verb) === (verb === 'open' ? 2 : 1));
+      await until('it hangs', () => p.blobs.calls(verb) === nth);
       const over = worker.drain();
       worker.abort();
       await over;

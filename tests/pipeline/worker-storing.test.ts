@@ -4,28 +4,11 @@ import { describe, test } from 'node:test';
 import { BlobError } from '../../src/pipeline/ports.ts';
 import { failing, type Pipeline, waiting } from '../support/attempts.ts';
 import { createPipeline } from '../support/pipeline.ts';
-import { takes } from '../support/ports-fake.ts';
+import { createHold, takes } from '../support/ports-fake.ts';
 import { until } from '../support/until.ts';
 
 /** Leases that nobody renews in the time of a test. */
 const longLease = { leaseMs: 60_000, renewMs: 15_000, visibilityMs: 90_000 };
-
-/** A call that waits until it is let go. */
-function held() {
-  let arrived = () => {};
-  let pass = () => {};
-  const reached = new Promise<void>((resolve) => {
-    arrived = resolve;
-  });
-  const gate = new Promise<void>((resolve) => {
-    pass = resolve;
-  });
-  const first = async () => {
-    arrived();
-    await gate;
-  };
-  return { plan: { first }, reached, pass: () => pass() };
-}
 
 /** The next call of the verb takes long. What is answered tells, once it is over, how many failures were recorded before. */
 function slowly(p: Pipeline, verb: 'put' | 'copy'): number[] {
@@ -98,9 +81,9 @@ describe('variants', () => {
   test('are stored two at once, and no third before one of them is whole', async (t) => {
     const p = await createPipeline(t, longLease);
     const before = p.blobs.calls('put') + 1;
-    const [one, other] = [held(), held()];
+    const [one, other] = [createHold(), createHold()];
     const { attachment } = await p.upload('IMG 1');
-    p.blobs.plan('put', one.plan, other.plan);
+    p.blobs.plan('put', { first: one.wait }, { first: other.wait });
     p.startRelay();
     p.startWorker();
     await Promise.all([one.reached, other.reached]);

@@ -115,29 +115,31 @@ async function follow(plan: Plan, act: () => unknown, args: readonly unknown[]):
   throw plan.after();
 }
 
+/** A place where whoever calls `wait` is held: `reached` resolves when somebody does, and they go on at `pass`. */
+export function createHold() {
+  const arrival = Promise.withResolvers<void>();
+  const gate = Promise.withResolvers<void>();
+  const wait = async () => {
+    arrival.resolve();
+    await gate.promise;
+  };
+  return { wait, reached: arrival.promise, pass: () => gate.resolve() };
+}
+
 /** Named points under a test's control: `reached` resolves when one is; what is held there goes on at `pass`. */
 export function createPoints() {
-  const held = new Map<Point, { arrived: () => void; gate: Promise<void> }>();
+  const held = new Map<Point, () => Promise<void>>();
   const reach: Reach = async (point) => {
-    const hold = held.get(point);
-    if (!hold) return;
+    const wait = held.get(point);
     held.delete(point);
-    hold.arrived();
-    await hold.gate;
+    await wait?.();
   };
   return {
     reach,
     /** Holds the next passage of a point. */
     hold(point: Point): { reached: Promise<void>; pass: () => void } {
-      let arrived = () => {};
-      let pass = () => {};
-      const reached = new Promise<void>((resolve) => {
-        arrived = resolve;
-      });
-      const gate = new Promise<void>((resolve) => {
-        pass = resolve;
-      });
-      held.set(point, { arrived, gate });
+      const { wait, reached, pass } = createHold();
+      held.set(point, wait);
       return { reached, pass };
     },
   };
