@@ -148,6 +148,7 @@ const variantRows = `
     from upload
     cross join unnest(array['thumbnail', 'crop', 'optimized']) name
     where state = 'succeeded'
+    order by n, name
   )`;
 
 const eventRows = `

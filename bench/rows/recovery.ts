@@ -30,7 +30,7 @@ export const row: Row = {
     'About ten minutes of the mixed pictures (`RECOVERY_MINUTES` says how many), accepted at once; all workers are killed by SIGKILL when half is ready and started again at once. ' +
     'The drain rate after the kill counts from the kill on, the start of the workers included, against the rate before it. ' +
     'Lost are attachments that are not ready, or whose objects are missing or of another size; doubled are jobs, results or objects beyond the one set that each upload is owed.',
-  rounds: 1,
+  rounds: 3,
   missing: missingPictures,
   async open(_scope, { quick, say }) {
     const minutes = quick ? 0 : minutesFrom(process.env.RECOVERY_MINUTES);
