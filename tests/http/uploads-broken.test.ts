@@ -158,6 +158,32 @@ describe('a body in pieces', () => {
   });
 });
 
+describe('the pieces of an upload', () => {
+  it('are those that the network brought: joined ones would leave copies that only a full collection finds', async (t) => {
+    const pieces: number[] = [];
+    async function* watched(body: AsyncIterable<Uint8Array>) {
+      for await (const piece of body) {
+        pieces.push(piece.length);
+        yield piece;
+      }
+    }
+    const { url, ada } = await startUploads(t, {
+      deps: ({ accept }) => ({
+        accept: { accept: (upload, body) => accept.accept(upload, watched(body)) },
+      }),
+    });
+    const line = await dial(t, url);
+    await line.write(Buffer.concat([Buffer.from(uploadHead(ada.token, { 'content-length': bytes.length })), bytes]));
+    await line.until(sha256(bytes));
+    assert.equal(
+      pieces.reduce((sum, length) => sum + length, 0),
+      bytes.length,
+    );
+    // What one read of a socket brings, behind the little that was queued before it.
+    assert.ok(Math.max(...pieces) < (64 + 16) * 1024, `pieces of ${pieces}`);
+  });
+});
+
 describe('an upload that stalls', () => {
   it('is ended with 408 when nothing comes for the set time, and leaves nothing', async (t) => {
     const uploads = await startUploads(t, { settings: { stallMs: 150 } });
