@@ -103,7 +103,7 @@ export async function createServer(deps: HttpDeps, settings: HttpSettings): Prom
 
 /**
  * Of a body, unread: less than one read of a socket brings, 64 KiB, so that each is handed on by itself. Node joins what it has queued,
- * into a copy; the parts of it are found by the collector alone, and its full collections held up one upload of 200 KB in sixty by 20 ms.
+ * into a copy; its parts are found by the collector alone, and full collections for their sake held up every sixtieth upload of 200 KB.
  */
 const queuedBytesMax = 16 * 1024;
 
