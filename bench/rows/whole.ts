@@ -14,13 +14,13 @@ const ours = 'Skrepka';
 const tutorial = 'Express, multer, BullMQ, sharp';
 const plain = 'the same with sharp left to itself';
 /** More than the cores can render, so that every worker is busy from the first second to the last picture. */
-const everyMs = 1000 / (4 * availableParallelism());
+const everyMs = 1000 / (8 * availableParallelism());
 
 export const row: Row = {
   name: 'whole',
   title: 'The whole service: pictures made ready per second, and answers under load',
   about:
-    'Mixed pictures sent as forms, four a second and core, until all are ready: the product as it is shipped against Express 5, multer to disk, BullMQ on ' +
+    'Mixed pictures sent as forms, eight a second and core, until all are ready: the product as it is shipped against Express 5, multer to disk, BullMQ on ' +
     'Redis and a worker with one job a core that makes the same three variants with the same settings by three sharp pipelines from the file. ' +
     'It runs once with our settings of the encoders, for which the goals are, and once as tutorials write it, with qualities alone, which is told. ' +
     'Theirs has no accounts, limits, digests, checks of what was stored, or fsync of files; its Redis has an append-only file flushed every second.',
