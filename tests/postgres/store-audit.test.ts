@@ -98,11 +98,12 @@ describe('the audit', () => {
        select md5(n::text)::uuid, 'owner-' || n, '', 'user'
        from generate_series(0, 999) n`,
     );
+    // The same ids each time, the greatest of them not deleted: behind a deleted one the planner expects rows at the end, and sorts them.
     await s.pool.query(
       `with uploads as (
          insert into attachments (id, owner_id, state, kind, file_name, content_type, size, sha256, staging_key,
            pipeline_version, original_key, deleted_at)
-         select md5('attachment ' || n)::uuid, md5((n % 1000)::text)::uuid, 'ready', 'image', 'cat.jpg', 'image/jpeg', 1, repeat('0', 64), 'staging/' || n,
+         select md5('upload ' || n)::uuid, md5((n % 1000)::text)::uuid, 'ready', 'image', 'cat.jpg', 'image/jpeg', 1, repeat('0', 64), 'staging/' || n,
            1, 'original/' || n, case when n % 10 = 0 then now() end
          from generate_series(1, 10000) n
          returning id
@@ -123,8 +124,7 @@ describe('the audit', () => {
     for (const { text, values } of [0, 9, 18].map((page) => statements[page] ?? assert.fail())) {
       const plan = await s.pool.query(`explain ${text}`, [...values]);
       const lines = JSON.stringify(plan.rows);
-      // In the order of the index, or, near the end where few rows are left, by a bitmap of it that is sorted.
-      assert.match(lines, /Index Scan (using|on) attachments_pkey/);
+      assert.match(lines, /Index Scan using attachments_pkey/);
       assert.doesNotMatch(lines, /Seq Scan/);
     }
   });
