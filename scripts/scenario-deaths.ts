@@ -1,7 +1,6 @@
 /** Acts 1 and 2 of level 4: deaths between two writes. The bell and the fence repair them; nobody makes a second job. */
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
-import { createServer } from 'node:net';
+import { freePort } from './free-port.ts';
 import { NoAnswer } from './http-client.ts';
 import {
   assertKilled,
@@ -134,12 +133,4 @@ async function killedBeforeTheAck(scene: OperateScene, undisturbed: Shown): Prom
 async function refusedAsFinished(port: number): Promise<boolean> {
   const text = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text();
   return /^skrepka_claims_refused_total\{[^}]*reason="finished"[^}]*\} [1-9]/m.test(text);
-}
-
-async function freePort(): Promise<number> {
-  const holder = createServer().listen(0, '127.0.0.1');
-  await once(holder, 'listening');
-  const address = holder.address();
-  await new Promise((resolve) => holder.close(resolve));
-  return typeof address === 'object' && address ? address.port : 0;
 }

@@ -37,7 +37,7 @@ test('it says ready only once uploads are taken: a storage that is away is told 
   // A file where the folder of the objects should be.
   await writeFile(path.join(dataDir, 'blobs'), '');
   const started = start();
-  await until('it says what is missing', () => started.stdout().includes('but it is not ready'), {
+  await until('it has said what is missing', () => started.stdout().includes('It becomes ready by itself'), {
     deadlineMs: 60_000,
   });
   assert.match(
@@ -46,7 +46,8 @@ test('it says ready only once uploads are taken: a storage that is away is told 
   );
   assert.doesNotMatch(started.stdout(), /is ready at/);
   await rm(path.join(dataDir, 'blobs'));
-  assert.ok(await isReady(await started.ready()));
+  const url = await started.ready();
+  await until('it is ready', () => isReady(url));
   assert.equal(await started.ctrlC(), 0);
 });
 
@@ -65,7 +66,9 @@ test('objects whose folder is not there at the start are waited for, not lost, a
   await rename(blobs, `${blobs}.away`);
 
   const second = start();
-  await until('it says what is missing', () => second.stdout().includes('but it is not ready'), { deadlineMs: 60_000 });
+  await until('it has said what is missing', () => second.stdout().includes('It becomes ready by itself'), {
+    deadlineMs: 60_000,
+  });
   assert.match(second.stdout(), /the storage does not answer: start it or mount its folder,/);
   assert.match(second.stdout(), /blobs holds none of the objects that the database names: mount it/);
   const migrated = await skrepka(['migrate'], {

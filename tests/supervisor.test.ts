@@ -6,21 +6,13 @@ import { request } from 'node:http';
 import { createServer } from 'node:net';
 import path from 'node:path';
 import test from 'node:test';
+import { freePort } from '../scripts/free-port.ts';
 import { skrepka } from './support/command.ts';
 import { onEnd } from './support/on-end.ts';
 import { freshDatabase } from './support/postgres.ts';
 import { commandOf, isAlive, type Started } from './support/started.ts';
 import { childWith, isReady, linesOf, post, prepare } from './support/supervised.ts';
 import { until } from './support/until.ts';
-
-async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const address = probe.address();
-  probe.close();
-  await once(probe, 'close');
-  return typeof address === 'object' && address ? address.port : 0;
-}
 
 async function assertAllGone(pids: readonly number[]): Promise<void> {
   await until('all its processes are gone', () => pids.every((pid) => !isAlive(pid)));
@@ -38,7 +30,7 @@ test('from an empty folder it becomes ready, shows the operator once, ends all o
   const { dataDir, start } = await prepare(t);
   const first = start();
   const url = await first.ready();
-  assert.ok(await isReady(url));
+  await until('it is ready', () => isReady(url));
   const password = /password {2}(\S+)/.exec(first.stdout())?.[1] ?? '';
   const operator = { handle: 'operator', password };
   const session = await post(`${url}/v1/sessions`, operator);
@@ -91,11 +83,12 @@ test('a second Ctrl-C, later than an echo of the first, makes all its processes 
   stalled.on('error', () => {});
   onEnd(t, () => stalled.destroy());
   stalled.write('the first bytes');
-  const sentMs = performance.now();
   void started.ctrlC();
   const isSaid = (words: string) => linesOf(started).some(({ service, text }) => `${service} ${text}` === words);
+  await until('it has come', () => isSaid('start stopping'));
+  const cameMs = performance.now();
   await until('the API drains', () => isSaid('api,relay,janitor stopping'));
-  await until('it is no echo any more', () => performance.now() - sentMs > 1_600);
+  await until('it is no echo any more', () => performance.now() - cameMs > 1_600);
   assert.ok(!isSaid('api,relay,janitor giving up what runs'));
   assert.equal(await started.ctrlC(), 0);
   assert.ok(isSaid('api,relay,janitor giving up what runs'));
@@ -174,7 +167,7 @@ test('a data folder in use is refused with the pid of who holds it, who goes on 
       `^skrepka: The data folder \\S+ is in use by process ${first.pid}: stop that one, or choose another with DATA_DIR\\.$`,
     ),
   );
-  assert.ok(await isReady(url));
+  await until('it is ready', () => isReady(url));
   assert.equal(await first.ctrlC(), 0);
 });
 
@@ -258,7 +251,8 @@ test('a Ctrl-C in the middle of the first start ends it in order, and the next s
   await assertAllGone(family);
   assert.ok(!(await readdir(dataDir)).includes('lock'));
   const second = start();
-  assert.ok(await isReady(await second.ready()));
+  const url = await second.ready();
+  await until('it is ready', () => isReady(url));
   assert.equal(await second.ctrlC(), 0);
 });
 
@@ -267,7 +261,8 @@ test('with DATABASE_URL nothing embedded is started', async (t) => {
   const { dataDir, start } = await prepare(t);
   const { url: DATABASE_URL, pool } = await freshDatabase(t, { empty: true });
   const started = start({ DATABASE_URL });
-  assert.ok(await isReady(await started.ready()));
+  const url = await started.ready();
+  await until('it is ready', () => isReady(url));
   assert.ok(!started.family().some((pid) => commandOf(pid).includes('postgres -D')));
   assert.ok(!(await readdir(dataDir)).includes('postgres'));
   assert.equal((await pool.query(`select role from users where handle = 'operator'`)).rows[0].role, 'admin');
@@ -312,7 +307,9 @@ test('Ctrl-C ends a start that hangs in a step which no signal reaches', { timeo
     await holder.query('lock table migrations in access exclusive mode');
     const started = start({ DATABASE_URL: url });
     await until('the start waits for the lock', async () => {
-      const { rowCount } = await pool.query('select 1 from pg_locks where not granted');
+      const { rowCount } = await pool.query(
+        'select 1 from pg_locks where not granted and database = (select oid from pg_database where datname = current_database())',
+      );
       return rowCount !== null && rowCount > 0;
     });
     await started.ctrlC();

@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import test from 'node:test';
+import { freePort, freePorts } from '../scripts/free-port.ts';
 import { type Role, roles } from '../src/roles.ts';
 import { metrics } from '../src/telemetry-metrics.ts';
 import { register } from './support/client.ts';
@@ -18,12 +19,6 @@ async function holdPort(): Promise<{ port: number; free: () => Promise<void> }> 
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const { port } = server.address() as AddressInfo;
   return { port, free: async () => void (await new Promise((resolve) => server.close(resolve))) };
-}
-
-async function freePort(): Promise<number> {
-  const { port, free } = await holdPort();
-  await free();
-  return port;
 }
 
 /** Our metrics of which a process tells a sample, by the names of the catalogue. */
@@ -43,7 +38,7 @@ const live = async (url: string) => (await fetch(`${url}/health/live`)).json();
 
 test('each role tells exactly the metrics of its role, and that it lives, on a port of its own', async (t) => {
   const journey = await openJourney(t);
-  const ports = await Promise.all(roles.map(freePort));
+  const ports = await freePorts(roles.length);
   const started = await Promise.all(
     roles.map((role, at) => journey.start([role], {}, { settings: { METRICS_PORT: String(ports[at]) } })),
   );

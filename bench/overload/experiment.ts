@@ -21,7 +21,7 @@ import {
   type Turn,
   turnsOf,
 } from './design.ts';
-import { type Folder, FolderRefusal, openFolder } from './folder.ts';
+import { type Folder, FolderRefusal, openFolder, usualFolder } from './folder.ts';
 import { writeResults } from './report.ts';
 import { makePictures, missing } from './stage.ts';
 import { type Around, doubtsAbout, type PlayedTurn, type Probe, playProbe, playTurn } from './turn.ts';
@@ -36,7 +36,8 @@ a cell that met noise is played again once, and gives no figures when it meets i
   --grid full            all of them, more loads, five repeats: a night
   --quick                one small cell and one crowd, once: about a minute; shows that it runs, and proves nothing
   --seed N               what arrivals, pictures and the order of cells are drawn from (1)
-  --out DIR              where results go (bench/results/overload; with --quick bench/.cache/overload, made anew)
+  --out DIR              where results go: without it the first of bench/results/overload, overload-2, … that holds no experiment,
+                         with --resume and --report the last that does, with --quick bench/.cache/overload, made anew
   --resume               goes on with the experiment in that folder: what stands there is not played again
   --report               plays nothing: writes the results of what stands in the folder anew
   --help                 this text
@@ -106,9 +107,10 @@ function understand(): Asked | string {
     if (grid === undefined) return `--grid is one of fractional and full, received ${values.grid}`;
     if (!/^\d{1,9}$/.test(values.seed))
       return `--seed is a whole number of at most nine digits, received ${values.seed}`;
-    const usual = path.join(import.meta.dirname, grid === 'quick' ? '../.cache/overload' : '../results/overload');
-    const out = path.resolve(values.out ?? usual);
     const resume = values.resume || values.report;
+    const bench = path.resolve(import.meta.dirname, '..');
+    const usual = () => (grid === 'quick' ? path.join(bench, '.cache/overload') : usualFolder(bench, resume));
+    const out = values.out === undefined ? usual() : path.resolve(values.out);
     const anew = grid === 'quick' && values.out === undefined && !resume;
     return { grid, seed: Number(values.seed), out, anew, resume, report: values.report };
   } catch (error) {
@@ -117,29 +119,38 @@ function understand(): Asked | string {
 }
 
 function commandOf({ grid, seed, out }: Asked): string {
-  const near = path.relative(process.cwd(), out);
-  const where = near.startsWith('..') ? out : near;
   const what = grid === 'quick' ? '--quick' : `--grid ${grid}`;
-  return `npm run experiment:overload -- ${what} --seed ${seed} --out ${where}`;
+  return `npm run experiment:overload -- ${what} --seed ${seed} --out ${near(out)}`;
+}
+
+function near(dir: string): string {
+  const relative = path.relative(process.cwd(), dir);
+  return relative.startsWith('..') ? dir : relative;
 }
 
 async function play(asked: Asked, signal: AbortSignal): Promise<number> {
   const cores = availableParallelism();
   const grid = gridOf(asked.grid, cores);
   if (asked.anew) await rm(asked.out, { recursive: true, force: true });
+  const tree = await describeTree();
   const { folder, head } = await openFolder(
     asked.out,
     { grid: asked.grid, seed: asked.seed, cores },
     {
       resume: asked.resume,
+      tree: asked.report ? null : tree,
       begin: async () => ({
         ...{ grid: asked.grid, seed: asked.seed, cores },
         startedAt: new Date().toISOString(),
+        machine: await describeMachine(),
+        versions: await describeVersions(),
+        tree,
         calibration: await calibrate(),
       }),
     },
   );
   if (!asked.report) {
+    console.log(`Results go to ${near(asked.out)}`);
     await withScope(async (scope) => {
       const pictures = await makePictures(scope, asked.seed);
       const around = { grid, seed: asked.seed, cores, pictures, signal, say: () => {} };
@@ -151,14 +162,7 @@ async function play(asked: Asked, signal: AbortSignal): Promise<number> {
     const played = await folder.turn(turn);
     if (played !== null) turns.push(played);
   }
-  const source = {
-    command: commandOf(asked),
-    head,
-    machine: await describeMachine(),
-    versions: await describeVersions(),
-    tree: await describeTree(),
-  };
-  return (await writeResults(folder, { grid, turns, source })) ? 0 : 1;
+  return (await writeResults(folder, { grid, turns, source: { command: commandOf(asked), head } })) ? 0 : 1;
 }
 
 /* ------------------------------------------------------------------------------ turns */

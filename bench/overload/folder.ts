@@ -2,10 +2,12 @@
  * The folder of one experiment: a file for what it is about, one for each probe and each turn, and the results made of them.
  *
  * A file is written under another name and renamed, so an interrupted experiment leaves whole files alone, and `--resume` takes
- * up where it ended. An experiment that is about something else (seed, grid, machine) is not gone on with.
+ * up where it ended. An experiment that is about something else (seed, grid, machine), or of another commit, is not gone on with.
  */
+import { existsSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
+import type { Machine, Tree, Versions } from '../machine.ts';
 import type { Calibration } from './calibration.ts';
 import { type Cell, cellId, type GridName, probeId, type Turn } from './design.ts';
 import type { PlayedTurn, Probe } from './turn.ts';
@@ -17,8 +19,12 @@ export interface About {
   readonly cores: number;
 }
 
+/** What an experiment began with; the results name it, whenever they are written. */
 export interface Head extends About {
   readonly startedAt: string;
+  readonly machine: Machine;
+  readonly versions: Versions;
+  readonly tree: Tree;
   /** What the machine did when it began; all later calibrations are compared with it. */
   readonly calibration: Calibration;
 }
@@ -38,14 +44,27 @@ export interface Folder {
 /** Says in a sentence why the folder cannot be used. */
 export class FolderRefusal extends Error {}
 
-/** `begin` is asked only when nothing stands there. Rejects `FolderRefusal`. */
+const headName = 'experiment.json';
+
+/** Where results go when nobody says: for a new experiment a folder that holds none, so that none is played over; for an old one the last. */
+export function usualFolder(bench: string, resume: boolean): string {
+  const folderOf = (number: number) => path.join(bench, 'results', number === 1 ? 'overload' : `overload-${number}`);
+  let free = 1;
+  while (existsSync(path.join(folderOf(free), headName))) free += 1;
+  return folderOf(resume ? Math.max(1, free - 1) : free);
+}
+
+/**
+ * `begin` is asked only when nothing stands there. `tree` is what would play: where it is null, nothing will be played, and the
+ * commit that an experiment began with does not matter. Rejects `FolderRefusal`.
+ */
 export async function openFolder(
   dir: string,
   about: About,
-  { resume, begin }: { readonly resume: boolean; begin(): Promise<Head> },
+  { resume, tree, begin }: { readonly resume: boolean; readonly tree: Tree | null; begin(): Promise<Head> },
 ): Promise<{ readonly folder: Folder; readonly head: Head }> {
   const cells = path.join(dir, 'cells');
-  const headFile = path.join(dir, 'experiment.json');
+  const headFile = path.join(dir, headName);
   const known = await readJson<Head>(headFile);
   if (known !== null && !resume) {
     throw new FolderRefusal(`${dir} holds an experiment: go on with it by --resume, or name another folder by --out`);
@@ -62,6 +81,11 @@ export async function openFolder(
       );
     }
   }
+  if (known !== null && tree !== null && nameOf(known.tree) !== nameOf(tree)) {
+    throw new FolderRefusal(
+      `${dir} holds an experiment of ${nameOf(known.tree)}, and this is ${nameOf(tree)}: check that one out, or name another folder by --out`,
+    );
+  }
   await mkdir(cells, { recursive: true });
   const head = known ?? (await begin());
   if (known === null) await writeWhole(headFile, json(head));
@@ -77,6 +101,11 @@ export async function openFolder(
     writeResult: (name, text) => writeWhole(path.join(dir, name), text),
   };
   return { folder, head };
+}
+
+/** What a reader calls the sources that played. */
+export function nameOf({ commit, clean }: Tree): string {
+  return `${commit === null ? 'no commit' : `commit ${commit}`}${clean ? '' : ', with changes that are not in it'}`;
 }
 
 const json = (value: unknown): string => `${JSON.stringify(value, null, 1)}\n`;

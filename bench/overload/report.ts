@@ -1,9 +1,8 @@
 /** Writes what the turns of an experiment say: results.json, results.md and the charts. */
-import type { Machine, Tree, Versions } from '../machine.ts';
 import { charts } from './charts.ts';
 import { type Choice, choicesOf } from './defaults.ts';
 import { type Grid, settingText } from './design.ts';
-import type { Folder, Head } from './folder.ts';
+import { type Folder, type Head, nameOf } from './folder.ts';
 import { hypotheses, type Verdict } from './hypotheses.ts';
 import { type CellSummary, type Figures, figureOf, summarise } from './summary.ts';
 import type { PlayedTurn } from './turn.ts';
@@ -11,9 +10,6 @@ import type { PlayedTurn } from './turn.ts';
 export interface Source {
   readonly command: string;
   readonly head: Head;
-  readonly machine: Machine;
-  readonly versions: Versions;
-  readonly tree: Tree;
 }
 
 export interface Reported {
@@ -36,7 +32,7 @@ export async function writeResults(folder: Folder, { grid, turns, source }: Repo
   const choices = choicesOf(cells, cores);
   const results = { ...source, grid, cells, hypotheses: judged, defaults: choices };
   await folder.writeResult('results.json', `${JSON.stringify(results, null, 1)}\n`);
-  const drawn = charts(cells, { turns, machine: source.machine });
+  const drawn = charts(cells, { turns, machine: source.head.machine });
   for (const { name, svg } of drawn) await folder.writeResult(`${name}.svg`, svg);
   const names = drawn.map(({ name, about }) => ({ name, about }));
   await folder.writeResult('results.md', markdown({ grid, turns, source }, { cells, judged, choices, names }));
@@ -69,7 +65,8 @@ function markdown(
   { grid, turns, source }: Reported,
   { cells, judged, choices, names }: Found & { readonly names: readonly { name: string; about: string }[] },
 ): string {
-  const { machine, versions, tree, head } = source;
+  const { head } = source;
+  const { machine, versions } = head;
   const refused = cells.filter((cell) => cell.refused.length > 0);
   const packages = ['sharp', 'libvips', 'pg', '@nats-io/jetstream', 'fastify'];
   const installed = packages.map((name) => `${name} ${versions.packages[name] ?? '?'}`);
@@ -80,7 +77,7 @@ function markdown(
     `Written by \`${source.command}\`; the recorded cells are in \`cells/\`, all figures in \`results.json\`.`,
     '',
     `- Begun ${head.startedAt}; grid ${grid.name}, ${grid.repeats} repeats, ${turns.length} turns, seed ${head.seed}`,
-    `- Commit ${tree.commit ?? 'none'}${tree.clean ? '' : ', with changes that are not in it'}`,
+    `- Played by ${nameOf(head.tree)}`,
     `- Machine: ${machine.cpu}, ${machine.cores} cores, ${machine.memoryMiB} MiB, ${machine.system}, kernel ${machine.kernel}, ${machine.fileSystem}`,
     `- Node ${versions.node}, PostgreSQL ${versions.postgres}, ${[...servers, ...installed].join(', ')}`,
     `- Calibration when it began: loop ${head.calibration.loopMs.toFixed(0)} ms, fsync ${head.calibration.fsyncMs.toFixed(2)} ms`,

@@ -66,7 +66,13 @@ function watch(request: IncomingMessage, stallMs: number) {
   };
   const onCame = () => settle(null);
   const onGone = () => settle(request.readableEnded ? null : gone());
-  const onStall = () => settle(new SkrepkaError('request_timeout', { log: 'the upload stalled' }));
+  // Timers come before sockets: where this process itself stood still, the client's bytes lie there unread. They are looked at first.
+  const onStall = () => {
+    const stalled = waiting;
+    setImmediate(() => {
+      if (waiting === stalled) settle(new SkrepkaError('request_timeout', { log: 'the upload stalled' }));
+    });
+  };
   return {
     start() {
       request.on('readable', onCame).on('end', onCame).on('error', onGone).on('close', onGone);

@@ -8,7 +8,7 @@ import type { Calibration } from '../../bench/overload/calibration.ts';
 import { charts } from '../../bench/overload/charts.ts';
 import { choicesOf } from '../../bench/overload/defaults.ts';
 import { type Cell, gridOf, settingsFor } from '../../bench/overload/design.ts';
-import { type Head, openFolder } from '../../bench/overload/folder.ts';
+import { type Head, openFolder, usualFolder } from '../../bench/overload/folder.ts';
 import { hypotheses } from '../../bench/overload/hypotheses.ts';
 import { type CellSummary, flat, summarise } from '../../bench/overload/summary.ts';
 import type { PlayedLoad, PlayedTurn } from '../../bench/overload/turn.ts';
@@ -234,7 +234,12 @@ describe('the charts', () => {
 
 describe('the folder of an experiment', () => {
   const about = { grid: 'fractional', seed: 1, cores } as const;
-  const begin = async (): Promise<Head> => ({ ...about, startedAt: '2026-01-01T00:00:00Z', calibration: first });
+  const tree = { commit: 'abc', clean: true };
+  const begin = async (): Promise<Head> => ({
+    ...{ ...about, startedAt: '2026-01-01T00:00:00Z', tree, calibration: first },
+    machine: { cpu: '', cores, memoryMiB: 0, system: '', kernel: '', fileSystem: '' },
+    versions: { node: '', postgres: '', engines: {}, packages: {} },
+  });
   const turn = { cell: cellOf(), repeat: 1 };
 
   async function emptyFolder(t: TestContext): Promise<string> {
@@ -245,12 +250,13 @@ describe('the folder of an experiment', () => {
 
   test('keeps a turn for who resumes', async (t) => {
     const dir = await emptyFolder(t);
-    const { folder } = await openFolder(dir, about, { resume: false, begin });
+    const { folder } = await openFolder(dir, about, { resume: false, tree, begin });
     assert.equal(await folder.turn(turn), null);
     const played = turnOf(turn.cell, 1, 10);
     await folder.writeTurn(turn, played);
     const again = await openFolder(dir, about, {
       resume: true,
+      tree,
       begin: () => Promise.reject(new Error('it has begun')),
     });
     assert.deepEqual(await again.folder.turn(turn), played);
@@ -261,26 +267,51 @@ describe('the folder of an experiment', () => {
 
   test('is not played over without being told to resume', async (t) => {
     const dir = await emptyFolder(t);
-    await openFolder(dir, about, { resume: false, begin });
+    await openFolder(dir, about, { resume: false, tree, begin });
     await assert.rejects(
-      openFolder(dir, about, { resume: false, begin }),
+      openFolder(dir, about, { resume: false, tree, begin }),
       /holds an experiment: go on with it by --resume/,
     );
   });
 
   test('is not gone on with for another seed, grid or number of cores', async (t) => {
     const dir = await emptyFolder(t);
-    await openFolder(dir, about, { resume: false, begin });
+    await openFolder(dir, about, { resume: false, tree, begin });
     for (const other of [{ seed: 2 }, { grid: 'full' as const }, { cores: 4 }]) {
-      await assert.rejects(openFolder(dir, { ...about, ...other }, { resume: true, begin }), /and .+ is asked for/);
+      await assert.rejects(
+        openFolder(dir, { ...about, ...other }, { resume: true, tree, begin }),
+        /and .+ is asked for/,
+      );
+    }
+  });
+
+  test('is not gone on with by another commit, or by files that were changed; results are written anew by any', async (t) => {
+    const dir = await emptyFolder(t);
+    await openFolder(dir, about, { resume: false, tree, begin });
+    for (const other of [{ commit: 'def' }, { clean: false }, { commit: null }]) {
+      const resumed = openFolder(dir, about, { resume: true, tree: { ...tree, ...other }, begin });
+      await assert.rejects(resumed, /holds an experiment of commit abc, and this is .+: check that one out/);
+    }
+    const { head } = await openFolder(dir, about, { resume: true, tree: null, begin });
+    assert.deepEqual(head.tree, tree);
+  });
+
+  test('is a new one for each experiment, and the last one for who goes on, when nobody names it', async (t) => {
+    const bench = await emptyFolder(t);
+    const usual = (resume: boolean) => path.relative(bench, usualFolder(bench, resume));
+    for (const [number, name] of ['results/overload', 'results/overload-2', 'results/overload-3'].entries()) {
+      assert.equal(usual(false), name);
+      if (number > 0) assert.notEqual(usual(true), name);
+      await openFolder(path.join(bench, name), about, { resume: false, tree, begin });
+      assert.equal(usual(true), name);
     }
   });
 
   test('is refused when its cells belong to nobody knows what', async (t) => {
     const dir = await emptyFolder(t);
-    await openFolder(dir, about, { resume: false, begin });
+    await openFolder(dir, about, { resume: false, tree, begin });
     await writeFile(path.join(dir, 'cells', 'some.json'), '{}');
     await rm(path.join(dir, 'experiment.json'));
-    await assert.rejects(openFolder(dir, about, { resume: true, begin }), /nothing is known about/);
+    await assert.rejects(openFolder(dir, about, { resume: true, tree, begin }), /nothing is known about/);
   });
 });

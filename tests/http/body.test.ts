@@ -68,6 +68,27 @@ describe('the body of a request', () => {
     assert.equal(rest, bytes.length);
   });
 
+  it('that came while the process stood still is no stall, however long that was', async (t) => {
+    const stallMs = 100;
+    let stood = 0;
+    const size = await sent(t, async (incoming) => {
+      let size = 0;
+      for await (const chunk of readBody(incoming, { ...patience, stallMs }).bytes) {
+        size += chunk.length;
+        if (stood > 0) continue;
+        // The question for the next chunk is asked first, and the process stands still once it waits.
+        setImmediate(() => {
+          const beganMs = performance.now();
+          Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, stallMs * 3);
+          stood = performance.now() - beganMs;
+        });
+      }
+      return size;
+    });
+    assert.equal(size, bytes.length);
+    assert.ok(stood > stallMs, `it stood still for ${stood} ms`);
+  });
+
   it('that is larger than allowed ends with what its reader says', async (t) => {
     const size = await sent(t, async (incoming) => {
       const limit = { bytes: 500_000, exceeded: () => new Error('enough') as never };

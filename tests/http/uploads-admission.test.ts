@@ -127,7 +127,7 @@ describe('503', () => {
     assert.ok(!invited.received().includes('100 Continue'));
     assert.match(invited.received(), retryAfter);
     assert.equal((await call(`GET /v1/attachments/${id}`, { token: ada.token })).status, 200);
-    assert.equal((await call('GET /health/ready')).status, 200);
+    await until('it is ready', async () => (await call('GET /health/ready')).status === 200);
     assert.deepEqual(await remains(), { ...nothing, attachments: 1, jobs: 1, files: 1 });
   });
 

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { register } from '../support/client.ts';
 import { openJourney, type User } from '../support/journey.ts';
+import { isReady } from '../support/supervised.ts';
 import { until } from '../support/until.ts';
 import { dial, uploadHead } from '../support/uploads.ts';
 
@@ -97,7 +98,7 @@ test('a full backlog is refused before the body, reads go on, and when workers h
   const { id } = (await chat.json()) as { id: string };
   const message = { attachment_ids: [taken[1]?.[1]] };
   assert.equal((await bob.json(`/v1/chats/${id}/messages`, 'POST', message)).status, 201);
-  assert.equal((await fetch(`${api.url}/health/ready`)).status, 200);
+  await until('it is ready', () => isReady(api.url));
 
   await j.start(['worker']);
   const again = await until(

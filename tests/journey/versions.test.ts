@@ -15,6 +15,7 @@ import { letGo, openJourney, type User } from '../support/journey.ts';
 import { olderBuild } from '../support/older-build.ts';
 import { noise, slowReader, watch } from '../support/readers.ts';
 import type { RoleProcess } from '../support/role.ts';
+import { isReady } from '../support/supervised.ts';
 import { until as asked } from '../support/until.ts';
 
 const photograph = await readFile(join(import.meta.dirname, '../fixtures/orientation/small_6.jpg'));
@@ -140,7 +141,7 @@ test('a roll-back of the build keeps what is published, makes what it can, and l
   });
   assert.match(migrated.stdout, /^Nothing to do/);
   api = await s.start(all, {}, { build });
-  assert.equal((await fetch(`${api.url}/health/ready`)).status, 200);
+  await until('it is ready', () => isReady(api.url));
   const { id: made } = await user.upload(different(4));
   await user.assertWhole(await user.until(made, 'ready'), different(4));
   assert.deepEqual(await s.published(made), [older, 'ready']);

@@ -39,7 +39,7 @@ try {
 }
 
 async function makeTemplate(url: string): Promise<void> {
-  const admin = await connect({ url, name: 'tests' });
+  const admin = await connect({ url, name: 'tests', connectMs: 60_000 });
   try {
     await admin.query('create database template_skrepka');
   } finally {

@@ -5,6 +5,9 @@ import { connect, createPool, type Pool } from '../../src/postgres/pool.ts';
 import { onEnd, type Scope } from './on-end.ts';
 import { startServer, type TestServer } from './server.ts';
 
+/** Nothing is learnt from a connection of a test's own that takes long on a busy machine. */
+export const connectMs = 60_000;
+
 export interface TestDatabase {
   readonly url: string;
   readonly pool: Pool;
@@ -23,7 +26,7 @@ export async function freshDatabase(
   await asAdmin(server, `create database ${name} template ${empty ? 'template0' : 'template_skrepka'}`);
   const address = new URL(server);
   address.pathname = `/${name}`;
-  const pool = createPool({ url: address.href, max: poolMax, name: 'tests' });
+  const pool = createPool({ url: address.href, max: poolMax, name: 'tests', connectMs });
   onEnd(t, async () => {
     await pool.end();
     // Processes that a test killed may still have sessions.
@@ -46,7 +49,7 @@ after(async () => {
 });
 
 async function asAdmin(url: string, statement: string): Promise<void> {
-  const admin = await connect({ url, name: 'tests' });
+  const admin = await connect({ url, name: 'tests', connectMs });
   try {
     await admin.query(statement);
   } finally {

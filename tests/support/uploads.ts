@@ -87,6 +87,11 @@ export async function startUploads(t: TestContext, options: UploadOptions = {}) 
 
 export const nothing = { attachments: 0, jobs: 0, keys: 0, files: 0 };
 
+/** For what is removed after an answer, or after the end of its connection. */
+export async function untilNothing(uploads: Uploads): Promise<void> {
+  await until('nothing is left', async () => JSON.stringify(await uploads.remains()) === JSON.stringify(nothing));
+}
+
 function withIntake(
   real: HttpDeps,
   changed: Partial<HttpSettings>,

@@ -3,12 +3,11 @@
  * work is done by `ceph-rgw.sh` beside this file.
  */
 import { execFile, spawnSync } from 'node:child_process';
-import { once } from 'node:events';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
+import { freePort } from '../../../scripts/free-port.ts';
 import { onEnd, type Scope } from '../on-end.ts';
 
 /** What a skipped suite says. */
@@ -68,12 +67,4 @@ export async function startCeph(t: Scope): Promise<CephServer> {
     wipe,
     stop: kill,
   };
-}
-
-async function freePort(): Promise<number> {
-  const holder = createServer().listen(0, '127.0.0.1');
-  await once(holder, 'listening');
-  const address = holder.address();
-  await new Promise((resolve) => holder.close(resolve));
-  return typeof address === 'object' && address ? address.port : 0;
 }

@@ -2,9 +2,9 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { freePort, freePorts } from '../../../scripts/free-port.ts';
 import { onEnd, type Scope } from '../on-end.ts';
 import { until } from '../until.ts';
 
@@ -49,7 +49,7 @@ export function available(): boolean {
 
 /** A server with JetStream on a free port of 127.0.0.1; it and its folder are gone when `t` ends. */
 export async function startNats(t: Scope, { config = '', jetstream = true }: NatsOptions = {}): Promise<NatsServer> {
-  const [port] = await freePorts(1);
+  const port = await freePort();
   return await startServer(t, { port: port ?? 0, serverName: 'alone', jetstream, config });
 }
 
@@ -143,18 +143,4 @@ async function launch(file: string): Promise<ChildProcess> {
     throw error;
   }
   return child;
-}
-
-async function freePorts(count: number): Promise<readonly number[]> {
-  const holders = Array.from({ length: count }, () => createServer());
-  const ports = await Promise.all(
-    holders.map(async (holder) => {
-      holder.listen(0, '127.0.0.1');
-      await once(holder, 'listening');
-      const address = holder.address();
-      return typeof address === 'object' && address ? address.port : 0;
-    }),
-  );
-  await Promise.all(holders.map((holder) => new Promise((resolve) => holder.close(resolve))));
-  return ports;
 }

@@ -4,10 +4,11 @@ import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { accessSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { connect, createServer } from 'node:net';
+import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
+import { freePorts } from '../../../scripts/free-port.ts';
 import { onEnd, type Scope } from '../on-end.ts';
 import { until } from '../until.ts';
 
@@ -167,17 +168,3 @@ async function listens(machine: ChildProcess, port: number, logFile: string): Pr
 }
 
 const endOf = async (file: string) => (await readFile(file, 'utf8').catch(() => 'without a log')).slice(-4_000);
-
-async function freePorts(count: number): Promise<readonly number[]> {
-  const holders = Array.from({ length: count }, () => createServer());
-  const ports = await Promise.all(
-    holders.map(async (holder) => {
-      holder.listen(0, '127.0.0.1');
-      await once(holder, 'listening');
-      const address = holder.address();
-      return typeof address === 'object' && address ? address.port : 0;
-    }),
-  );
-  await Promise.all(holders.map((holder) => new Promise((resolve) => holder.close(resolve))));
-  return ports;
-}

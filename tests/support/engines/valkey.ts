@@ -2,10 +2,10 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readFile, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Redis } from 'iovalkey';
+import { freePort } from '../../../scripts/free-port.ts';
 import { onEnd, type Scope } from '../on-end.ts';
 import { until } from '../until.ts';
 import type { Certificate } from './certificate.ts';
@@ -129,13 +129,4 @@ async function launch(words: readonly string[]): Promise<ChildProcess> {
     return said.includes('eady to accept connections');
   });
   return child;
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const address = server.address();
-  server.close();
-  await once(server, 'close');
-  return typeof address === 'object' && address ? address.port : 0;
 }
