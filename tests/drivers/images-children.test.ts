@@ -1,13 +1,12 @@
 /** The children: isolated, bounded, replaced; and a driver that outlives whatever they do. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { access, mkdtemp, readdir, readFile, readlink, rm, writeFile } from 'node:fs/promises';
+import { access, mkdtemp, readFile, readlink, rm, writeFile } from 'node:fs/promises';
 import { getPriority, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import sharp from 'sharp';
-import { bareDataBytes, verdictOf } from '../../src/drivers/images-process.ts';
 import { type Code, SkrepkaError } from '../../src/errors.ts';
 import { ImagesError } from '../../src/pipeline/ports.ts';
 import {
@@ -20,15 +19,20 @@ import {
 } from '../support/images-scene.ts';
 import { flat, frames, photo } from '../support/pictures.ts';
 import { until } from '../support/until.ts';
+import { within } from '../support/within.ts';
 
 let small: Buffer;
 before(async () => {
   small = await photo(64, 48).png().toBuffer();
 });
 
-/** A driver with one hostile child and a warm spare. */
+/** One hostile child and a warm spare. Not niced: what else a machine has to do must not cost a good picture its time. */
+const hostileSettings = { children: 1, warmSpare: 1, script: hostileScript, niceness: 0 };
+/** A limit of time for what never ends. The first picture of a child, which comes after it, has room in it as well. */
+const shortMs = 4000;
+
 async function hostile(t: { after(end: () => Promise<void>): void }, settings: SceneSettings = {}): Promise<Scene> {
-  const scene = await openScene({ children: 1, warmSpare: 1, script: hostileScript, ...settings });
+  const scene = await openScene({ ...hostileSettings, ...settings });
   t.after(() => scene.close());
   await scene.children();
   return scene;
@@ -40,6 +44,12 @@ const endsWith = (code: Code) => (error: unknown) => {
   return true;
 };
 
+const exists = (path: string): Promise<boolean> =>
+  access(path).then(
+    () => true,
+    () => false,
+  );
+
 const gone = (pid: number) => {
   try {
     process.kill(pid, 0);
@@ -50,10 +60,10 @@ const gone = (pid: number) => {
 };
 
 describe('a render that goes wrong', () => {
+  const memoryBytes = 200 * 1024 * 1024;
   let scene: Scene;
   before(async () => {
-    const limits = { timeoutMs: 2000, memoryBytes: 200 * 1024 * 1024 };
-    scene = await openScene({ children: 1, warmSpare: 1, script: hostileScript, limits });
+    scene = await openScene({ ...hostileSettings, limits: { memoryBytes } });
   });
   after(() => scene.close());
 
@@ -68,10 +78,12 @@ describe('a render that goes wrong', () => {
     'says what no child says': { name: 'babble', code: 'render_crashed' },
   };
   for (const [what, { name, code }] of Object.entries(cases)) {
-    test(`one that ${what} ends with ${code}, and the next one is good`, async () => {
-      await scene.children();
-      await assert.rejects(scene.render(small, 'image/png', { name }), endsWith(code));
-      await checkRendering(await scene.render(small, 'image/png'));
+    test(`one that ${what} ends with ${code}, and the next one is good`, async (t) => {
+      const isEndless = code === 'render_timeout';
+      const own = isEndless ? await hostile(t, { limits: { memoryBytes, timeoutMs: shortMs } }) : scene;
+      await own.children();
+      await assert.rejects(own.render(small, 'image/png', { name }), endsWith(code));
+      await checkRendering(await own.render(small, 'image/png'));
     });
   }
 
@@ -81,24 +93,32 @@ describe('a render that goes wrong', () => {
     await checkRendering(await patient.render(small, 'image/png'));
   });
 
-  test('the slot of a render that never ends is free within its deadline and a second', async () => {
-    await checkRendering(await scene.render(small, 'image/png'));
+  test('the slot of a render that never ends is free within its deadline and a second', async (t) => {
+    const scene = await hostile(t, { limits: { timeoutMs: 2000 } });
     const warm = await scene.children();
-    const renders = (await readdir(scene.folder)).filter((name) => name.startsWith('out-')).length;
+    // Files and folders first: the deadline begins with the call, and so does the measure.
+    const [stuck, behind] = [await scene.prepare(small, 'busy'), await scene.prepare(small, 'hang')];
+    const abort = new AbortController();
     const startMs = performance.now();
-    const stuck = scene.render(small, 'image/png', { name: 'busy' });
-    const isStuck = (): Promise<boolean> =>
-      access(join(scene.folder, `out-${renders + 1}`, 'started')).then(
-        () => true,
-        () => false,
-      );
-    await until('it is stuck', isStuck);
-    const behind = scene.render(small, 'image/png').then(() => performance.now() - startMs);
-    await assert.rejects(stuck, endsWith('render_timeout'));
-    const tookMs = await behind;
-    assert.ok(tookMs >= 2000 && tookMs < 3000, `the next picture was ready after ${Math.round(tookMs)} ms`);
+    const ends = await within('the next render had begun', 3000, async () => {
+      const ends = [
+        assert.rejects(scene.renderPrepared(stuck, 'image/png'), endsWith('render_timeout')),
+        assert.rejects(
+          scene.renderPrepared(behind, 'image/png', abort.signal),
+          (error) => error === abort.signal.reason,
+        ),
+      ];
+      // One that hangs as well: how long a picture takes is not asked here.
+      await until('the one behind has begun', () => exists(join(behind.outputDir, 'started')), { everyMs: 5 });
+      return ends;
+    });
+    const tookMs = performance.now() - startMs;
+    assert.ok(tookMs >= 2000, `the next one began after ${Math.round(tookMs)} ms`);
+    assert.ok(await exists(join(stuck.outputDir, 'started')), 'the first one was stuck');
     const now = await scene.children();
     assert.equal(now.filter((pid) => warm.includes(pid)).length, 1, 'the spare served, a new one was started');
+    abort.abort();
+    await Promise.all(ends);
   });
 
   test('a real picture that needs more memory than a child has ends with render_memory', async (t) => {
@@ -116,20 +136,6 @@ describe('a render that goes wrong', () => {
     const slow = await sharp(large).avif({ effort: 0, chromaSubsampling: '4:4:4' }).toBuffer();
     await hasty.children();
     await assert.rejects(hasty.render(slow, 'image/avif'), endsWith('render_timeout'));
-  });
-
-  test('deaths that speak of memory are told from crashes', () => {
-    const words = {
-      'GLib-ERROR **: ../glib/gmem.c:136: failed to allocate 402653184 bytes': 'render_memory',
-      "terminate called after throwing an instance of 'std::bad_alloc'": 'render_memory',
-      '# Fatal process out of memory: Zone': 'render_memory',
-      'free(): invalid pointer': 'render_crashed',
-      '': 'render_crashed',
-    };
-    for (const [text, code] of Object.entries(words)) assert.equal(verdictOf(null, 'SIGABRT', text).code, code, text);
-    assert.equal(verdictOf(null, 'SIGKILL', '').code, 'render_memory');
-    assert.equal(verdictOf(null, 'SIGSEGV', '').code, 'render_crashed');
-    assert.equal(verdictOf(7, null, 'x'.repeat(5000)).log.length < 1200, true);
   });
 
   test('children that cannot start are nobody’s failure, told instead of waited for', async (t) => {
@@ -150,11 +156,7 @@ describe('giving up and waiting', () => {
   };
 
   /** Whether as many renders of a scene were asked for. */
-  const called = (scene: Scene, count: number): Promise<boolean> =>
-    access(join(scene.folder, `out-${count}`)).then(
-      () => true,
-      () => false,
-    );
+  const called = (scene: Scene, count: number): Promise<boolean> => exists(join(scene.folder, `out-${count}`));
 
   test('an abort kills the child, rejects with its own reason, and the next picture is good', async (t) => {
     const scene = await hostile(t);
@@ -182,7 +184,7 @@ describe('giving up and waiting', () => {
   });
 
   test('callers beyond the capacity wait, and may give up while they wait', async (t) => {
-    const scene = await hostile(t, { limits: { timeoutMs: 2000 } });
+    const scene = await hostile(t, { limits: { timeoutMs: shortMs } });
     const abort = new AbortController();
     const stuck = assert.rejects(scene.render(small, 'image/png', { name: 'hang' }), endsWith('render_timeout'));
     await until('the first render has begun', async () => (await started(scene, 1)) === 1);
@@ -373,19 +375,21 @@ describe('many pictures', () => {
     const path = join(scene.folder, 'small.jpg');
     // 0.7 MB of pixels each: a leak of them shows.
     await writeFile(path, await photo(600, 400).jpeg().toBuffer());
+    // A child lets 32 MiB gather before it collects, so one reading may be that much above another. The lowest ones are compared.
     const run = async (count: number) => {
-      for (let index = 0; index < count; index += 1) await scene.renderFile(path, 'image/jpeg');
-      return memoryOf(pid, 'VmRSS');
+      let lowest = Number.POSITIVE_INFINITY;
+      for (let index = 0; index < count; index += 1) {
+        await scene.renderFile(path, 'image/jpeg');
+        lowest = Math.min(lowest, await memoryOf(pid, 'VmRSS'));
+      }
+      return lowest;
     };
-    const warm = await run(40);
+    // Its first renders compile its code: 97 MiB after one, about 120 after these.
+    await run(80);
+    const warm = await run(60);
     const later = await run(60);
     assert.deepEqual(await scene.children(), [pid]);
     const grown = (later - warm) / 1024 / 1024;
-    assert.ok(grown < 30, `60 renders made it grow by ${grown.toFixed(1)} MiB`);
+    assert.ok(grown < 30, `60 renders made its least grow by ${grown.toFixed(1)} MiB`);
   });
-});
-
-test('the memory of an empty process is measured or not known, never guessed', async () => {
-  assert.ok((await bareDataBytes()) > 100 * 1024 ** 2);
-  await assert.rejects(bareDataBytes(1));
 });

@@ -25,12 +25,20 @@ export const defaultLimits: RenderLimits = {
 /** A child that misbehaves for sources with certain names, and renders all others. */
 export const hostileScript = new URL('./images-hostile-child.ts', import.meta.url);
 
+export interface Prepared {
+  readonly sourcePath: string;
+  readonly outputDir: string;
+}
+
 export interface Scene {
   readonly images: Images;
   readonly folder: string;
   readonly logged: { level: string; fields: object; text: string }[];
   /** Renders the bytes. `name` is the source's file name, by which a hostile child chooses what to do. */
   render(bytes: Uint8Array, contentType: string, options?: { name?: string; signal?: AbortSignal }): Promise<Rendering>;
+  /** Writes a source and makes a folder for its outputs, so that a render of them begins with the call. */
+  prepare(bytes: Uint8Array, name: string): Promise<Prepared>;
+  renderPrepared(prepared: Prepared, contentType: string, signal?: AbortSignal): Promise<Rendering>;
   /** Renders a file where it lies. */
   renderFile(path: string, contentType: string, signal?: AbortSignal): Promise<Rendering>;
   /** Ids of this driver's child processes that have loaded, waiting for as many as there should be. */
@@ -59,29 +67,37 @@ export async function openScene({
   let renders = 0;
   let sources = 0;
 
-  async function renderFile(sourcePath: string, contentType: string, signal = new AbortController().signal) {
+  async function prepareFile(sourcePath: string): Promise<Prepared> {
     renders += 1;
     const outputDir = join(folder, `out-${renders}`);
     await mkdir(outputDir);
-    return images.render({ sourcePath, outputDir, contentType, recipe }, signal);
+    return { sourcePath, outputDir };
+  }
+
+  async function prepare(bytes: Uint8Array, name: string): Promise<Prepared> {
+    sources += 1;
+    const sourcePath = join(folder, `${name}-${sources}`);
+    await writeFile(sourcePath, bytes);
+    return prepareFile(sourcePath);
+  }
+
+  function renderPrepared(prepared: Prepared, contentType: string, signal = new AbortController().signal) {
+    return images.render({ ...prepared, contentType, recipe }, signal);
   }
 
   return {
     images,
     folder,
     logged,
-    renderFile,
-    async render(bytes, contentType, { name = 'source', signal } = {}) {
-      sources += 1;
-      const sourcePath = join(folder, `${name}-${sources}`);
-      await writeFile(sourcePath, bytes);
-      return renderFile(sourcePath, contentType, signal);
-    },
+    prepare,
+    renderPrepared,
+    renderFile: async (sourcePath, contentType, signal) =>
+      renderPrepared(await prepareFile(sourcePath), contentType, signal),
+    render: async (bytes, contentType, { name = 'source', signal } = {}) =>
+      renderPrepared(await prepare(bytes, name), contentType, signal),
     children: () =>
       until('all render children have loaded', async () => {
-        const ready = new Set(
-          logged.filter(({ text }) => text === 'a render child is ready').map(({ fields }) => childOf(fields)),
-        );
+        const ready = readyOf(logged);
         const pids = (await childrenOf(process.pid)).filter((pid) => ready.has(pid));
         return pids.length === all.children + all.warmSpare ? pids : null;
       }),
@@ -90,6 +106,16 @@ export async function openScene({
       await rm(folder, { recursive: true, force: true });
     },
   };
+}
+
+/** A child that was killed may be seen alive for a moment yet; the log tells of the kill at once. */
+function readyOf(logged: Scene['logged']): ReadonlySet<unknown> {
+  const ready = new Set<unknown>();
+  for (const { text, fields } of logged) {
+    if (text === 'a render child is ready') ready.add(childOf(fields));
+    if (text === 'a render child is replaced') ready.delete(childOf(fields));
+  }
+  return ready;
 }
 
 function childOf(fields: object): unknown {
