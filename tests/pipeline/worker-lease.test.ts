@@ -59,11 +59,11 @@ describe('an unknown outcome', () => {
 describe('a lease', () => {
   test('is renewed while a long render runs, in the store first and then in the broker', async (t) => {
     const { painter, go } = waiting();
-    const p = await createPipeline(t, {}, painter);
+    const p = await createPipeline(t, { leaseMs: 6000, visibilityMs: 7500 }, painter);
     p.startRelay();
     p.startWorker();
     const { attachment } = await p.upload('IMG 1');
-    await until('renewed past the first lease and the visibility', () => p.store.calls('renew') >= 10);
+    await until('renewed past the first lease and the visibility', () => p.store.calls('renew') >= 34);
     go();
     await p.untilState(attachment.id, 'ready');
     const job = await p.jobOf(attachment.id);
@@ -95,12 +95,12 @@ describe('a lease', () => {
 
   test('whose renewals hang ends by the worker’s own deadline, and only a fenced release follows', async (t) => {
     const { painter } = waiting();
-    const p = await createPipeline(t, { renderConcurrency: 1 }, painter);
+    const p = await createPipeline(t, { renderConcurrency: 1, leaseMs: 2000, visibilityMs: 2600 }, painter);
     p.store.plan('renew', ...Array.from({ length: 10 }, () => ({ hang: true as const })));
     const { attachment } = await p.upload('IMG 1');
     await ring(p, attachment.id);
     p.startWorker();
-    await until('released', () => p.store.calls('release') === 1);
+    await until('released', () => p.meter.counted('attempts_total', { outcome: 'released' }) === 1);
     const job = await p.jobOf(attachment.id);
     assert.deepEqual([job.state, job.releases, job.failures, job.crashes], ['queued', 1, 0, 0]);
     assert.equal(p.store.calls('settle'), 0);
