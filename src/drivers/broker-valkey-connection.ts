@@ -153,6 +153,12 @@ export function createLine({ name, address, log, greeting, up, heard }: LineDeps
 
   async function send([word, ...rest]: readonly Argument[], waitMs = answerMs): Promise<Reply> {
     await whenUp(waitMs);
+    // A write that failed has ended the stream, and its end is told in a later turn: until then every call would be refused at once,
+    // and whoever asks again at once would keep that turn from coming.
+    if (!client.stream.writable) {
+      goDown();
+      await whenUp(waitMs);
+    }
     try {
       return (await client.callBuffer(String(word), ...rest)) as Reply;
     } catch (error) {
