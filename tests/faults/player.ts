@@ -77,8 +77,9 @@ async function playTwins(order: Order & { kind: 'twins' }): Promise<Share> {
   const { pairOfTwins } = await import('./twins-pair.ts');
   let verbs = 0;
   for (let seed = 1; seed <= order.sequences; seed += 1) {
-    const { twins, end } = await pairOfTwins(seed);
+    const ends: (() => Promise<void>)[] = [];
     try {
+      const { twins } = await pairOfTwins({ after: (end) => void ends.push(end) }, seed);
       for (let number = 0; number < order.verbs; number += 1) {
         verbs += 1;
         await twins.step();
@@ -88,7 +89,7 @@ async function playTwins(order: Order & { kind: 'twins' }): Promise<Share> {
       const found = { schedule: `sequence ${seed}`, invariant: null, sentence: error.message };
       return { ...none, played: seed, verbs, violations: [found] };
     } finally {
-      await end();
+      for (const end of ends) await end();
     }
   }
   return { ...none, played: order.sequences, verbs };

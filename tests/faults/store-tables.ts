@@ -121,6 +121,8 @@ export interface Tables {
   readonly jobs: Map<string, JobRow>;
   readonly events: Map<string, EventRow[]>;
   readonly cleanups: Map<string, CleanupRow>;
+  /** They are numbered by it. */
+  cleanupsMade: number;
   readonly keys: Map<string, KeyRow>;
   readonly wishes: Map<number, WishRow>;
   nowMs(): number;
@@ -133,6 +135,7 @@ export function createTables({ nowMs, newId }: Pick<Tables, 'nowMs' | 'newId'>):
     jobs: new Map(),
     events: new Map(),
     cleanups: new Map(),
+    cleanupsMade: 0,
     keys: new Map(),
     wishes: new Map(),
     nowMs,
@@ -140,14 +143,12 @@ export function createTables({ nowMs, newId }: Pick<Tables, 'nowMs' | 'newId'>):
   };
 }
 
-let cleanupNumber = 0;
-
 export function addCleanup(
   tables: Tables,
   { key, afterMs, passes, reason }: { key: string; afterMs: number; passes: number; reason: string },
 ): void {
-  cleanupNumber += 1;
-  const id = String(cleanupNumber);
+  tables.cleanupsMade += 1;
+  const id = String(tables.cleanupsMade);
   tables.cleanups.set(id, { id, key, notBefore: tables.nowMs() + afterMs, passes, reason });
 }
 

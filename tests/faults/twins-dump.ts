@@ -56,10 +56,10 @@ const sql = `
     'wishes', (select coalesce(json_agg(r), '[]') from reprocessings r)
   ) as dump`;
 
-export async function dumpSql(pool: Pool, _movedMs: number): Promise<unknown> {
+/** `now`: of the model, in milliseconds. */
+export async function dumpSql(pool: Pool, now: number): Promise<unknown> {
   const { rows } = await pool.query<{ dump: Record<string, Row[]> }>(sql);
   const dump = rows[0]?.dump as Record<string, Row[]>;
-  const now = Date.now();
   const rowsOf = (name: string) => (dump[name] ?? []).map((row) => camel(row, now));
   const attachments = rowsOf('attachments').map((row) => ({
     ...row,

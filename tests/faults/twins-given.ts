@@ -10,7 +10,7 @@ import type { NewAttachment, Result, Store } from '../../src/pipeline/store.ts';
 import type { JobRow, Moments, Tables } from './store-tables.ts';
 import { type Chapter, createStories } from './twins-stories.ts';
 
-/** Every duration that a verb is given is a whole number of these: long, so that many moments lie clear of them all. */
+/** Every duration that a verb is given is a whole number of these. */
 export const unitMs = 2 * 3_600_000;
 
 export type Verb = keyof Moments & keyof Store;
@@ -29,8 +29,6 @@ export interface Next {
   readonly args: readonly unknown[];
 }
 
-/** Nearer to each other, two times may stand the other way round in PostgreSQL. */
-const tieMs = 10_000;
 const budgets = { attemptsMax: 3, crashesMax: 2 };
 const who = 'twin';
 /** A story begins instead of one in so many verbs. */
@@ -169,8 +167,7 @@ function createThings(choices: Choices) {
   /** Who comes first among equals is not said, so all are taken where there are any. */
   function takeDue(): Next {
     const waiting = [...tables.jobs.values()].filter((one) => one.ringAt !== null);
-    const isTied = (times: number[]) =>
-      times.sort((a, b) => a - b).some((time, at) => time - (times[at - 1] ?? 0) < tieMs);
+    const isTied = (times: number[]) => new Set(times).size < times.length;
     const tied = isTied(waiting.map(({ turn }) => turn)) || isTied(waiting.map(({ ringAt }) => ringAt as number));
     const [limit, window] = tied ? [1_000, 1_000] : [between(1, 6), between(1, 8)];
     return { verb: 'takeDue', args: [{ limit, window, takenMs: 2 * unitMs }] };
