@@ -15,8 +15,13 @@ import {
 } from '../../bench/usage.ts';
 import { isAlive } from '../support/started.ts';
 
-/** Ticks of 10 ms, of user and of system, of up to four processes, and what a process spends to tell of itself. */
-const toleranceMs = 100;
+/** Ticks of 10 ms, of user and of system, of up to four processes: the kernel tells only whole ones. */
+const lessMsMax = 100;
+/**
+ * What processes spend after they told of themselves: on sending it, and on their end. With other work on the machine that is
+ * many times what it is alone, so the spins are long enough for this to be a quarter of them, or a third.
+ */
+const moreMsMax = 300;
 
 /** Spins for `ms` of its own time on the processor and answers what it spent in all. */
 const spin = `const spin = (ms) => { const spent = () => { const { user, system } = process.cpuUsage(); return (user + system) / 1000; };
@@ -40,19 +45,21 @@ async function start(t: TestContext, script: string, options: readonly string[] 
 const startChild = (script: string) =>
   `require('node:child_process').spawn(process.execPath, ['-e', ${JSON.stringify(`${spin}\n${script}`)}], { detached: true, stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })`;
 
-const near = (actual: number, expected: number) =>
-  assert.ok(Math.abs(actual - expected) <= toleranceMs, `${actual} ms, expected about ${expected} ms`);
+function near(actual: number, told: number): void {
+  const isNear = actual >= told - lessMsMax && actual <= told + moreMsMax;
+  assert.ok(isNear, `${actual} ms, expected about ${told} ms`);
+}
 
 describe('time on the processor', () => {
   test('is what the process itself says that it spent', async (t) => {
-    const { pid, word } = await start(t, 'process.send(spin(400)); setInterval(() => {}, 1e6);');
+    const { pid, word } = await start(t, 'process.send(spin(1200)); setInterval(() => {}, 1e6);');
     const spent = await word<number>();
     near(await cpuMsOf([pid]), spent);
   });
 
   test('grows between two readings by what was spent between them', async (t) => {
     const script =
-      'process.send("up"); process.on("message", () => { const from = spin(0); process.send(spin(300) - from); });';
+      'process.send("up"); process.on("message", () => { const from = spin(0); process.send(spin(900) - from); });';
     const { pid, child, word } = await start(t, script);
     await word();
     const before = await cpuMsOf([pid]);
@@ -62,7 +69,7 @@ describe('time on the processor', () => {
   });
 
   test('counts a child that ended and was reaped', async (t) => {
-    const script = `let spent; const child = ${startChild('process.send(spin(500), () => process.exit())')};
+    const script = `let spent; const child = ${startChild('process.send(spin(1500), () => process.exit())')};
       child.on('message', (ms) => { spent = ms; });
       child.on('exit', () => { process.send({ pid: child.pid, ms: spent + spin(0) }); setInterval(() => {}, 1e6); });`;
     const { pid, word } = await start(t, script);
@@ -72,7 +79,7 @@ describe('time on the processor', () => {
   });
 
   test('counts a grandchild in a session of its own, while it lives and after it was reaped', async (t) => {
-    const grandchild = 'process.send(spin(400)); process.on("message", () => process.exit());';
+    const grandchild = 'process.send(spin(1200)); process.on("message", () => process.exit());';
     const between = `const own = ${startChild(grandchild)};
       own.on('message', (ms) => process.send({ grandchild: own.pid, ms: ms + spin(0) }));
       own.on('exit', () => process.send({ reaped: true, ms: 0 })); process.on('message', () => own.send('end'));`;
@@ -95,7 +102,7 @@ describe('time on the processor', () => {
   });
 
   test('counts a process once, however many roots lead to it', async (t) => {
-    const script = `const child = ${startChild('process.send(spin(300)); setInterval(() => {}, 1e6);')};
+    const script = `const child = ${startChild('process.send(spin(900)); setInterval(() => {}, 1e6);')};
       child.on('message', (ms) => process.send({ pid: child.pid, ms: ms + spin(0) }));`;
     const { pid, word } = await start(t, script);
     const told = await word<{ pid: number; ms: number }>();
