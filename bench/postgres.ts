@@ -5,6 +5,7 @@ import { randomBytes } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { freePort } from '../scripts/free-port.ts';
 import { type Embedded, startEmbedded } from '../src/postgres/embedded.ts';
 import { onEnd, type Scope } from '../tests/support/on-end.ts';
 import { once } from './references/uploads.ts';
@@ -25,15 +26,14 @@ const silent = { debug() {}, info() {}, warn() {}, error() {} };
 /** A server with the settings that the product ships, fsync on; it and its folder are gone when `scope` ends. */
 export async function startPostgres(scope: Scope): Promise<BenchPostgres> {
   const folder = await mkdtemp(path.join(tmpdir(), 'skrepka-bench-postgres-'));
+  const port = await freePort();
   let server: Embedded | null = null;
-  let port: number | undefined;
   onEnd(scope, async () => {
     await server?.stop();
     await rm(folder, { recursive: true, force: true, maxRetries: 5 });
   });
   const start = async () => {
-    server = await startEmbedded({ dir: path.join(folder, 'data'), log: silent, ...(port ? { port } : {}) });
-    port = server.port;
+    server = await startEmbedded({ dir: path.join(folder, 'data'), log: silent, port });
   };
   const current = (): Embedded => {
     if (!server) throw new Error('Expected a PostgreSQL, found none');

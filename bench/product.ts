@@ -9,6 +9,7 @@ import { mkdtemp, open, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
+import { freePort } from '../scripts/free-port.ts';
 import { type EngineNames, openEngines } from '../scripts/stage-engines.ts';
 import type { ChildWord } from '../src/child.ts';
 import { environmentWith } from '../src/config.ts';
@@ -125,6 +126,7 @@ export async function openProduct(scope: Scope, options: ProductOptions = {}): P
 
 /** Durable, as it is shipped: no setting is changed. */
 async function keepPostgres(scope: Scope, dir: string) {
+  const port = await freePort();
   const giveUp = new AbortController();
   let server: Embedded | null = null;
   let starting: Promise<Embedded> | null = null;
@@ -133,7 +135,7 @@ async function keepPostgres(scope: Scope, dir: string) {
     await (await starting?.catch(() => null))?.stop();
   });
   const start = async () => {
-    starting = startEmbedded({ dir, log: silent, signal: giveUp.signal, ...(server ? { port: server.port } : {}) });
+    starting = startEmbedded({ dir, log: silent, signal: giveUp.signal, port });
     server = await starting;
   };
   await start();

@@ -5,6 +5,7 @@ import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { freePort } from '../../scripts/free-port.ts';
 import { type Embedded, startEmbedded } from '../../src/postgres/embedded.ts';
 import { connect } from '../../src/postgres/pool.ts';
 import type { BrokerHarness } from '../contract/broker.ts';
@@ -33,8 +34,9 @@ export interface BrokerServer {
 export async function createBrokerServer(): Promise<BrokerServer> {
   const folder = await mkdtemp(path.join(tmpdir(), 'skrepka-broker-'));
   const dir = path.join(folder, 'data');
-  let server: Embedded | null = await startEmbedded({ dir, settings, log });
-  const { port, url: firstUrl } = server;
+  const port = await freePort();
+  let server: Embedded | null = await startEmbedded({ dir, port, settings, log });
+  const { url: firstUrl } = server;
 
   const url = (database: string) => {
     const address = new URL(firstUrl);

@@ -2,6 +2,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { freePort } from '../../../scripts/free-port.ts';
 import { type Embedded, startEmbedded } from '../../../src/postgres/embedded.ts';
 import { migrate } from '../../../src/postgres/migrate.ts';
 import { type Client, connect } from '../../../src/postgres/pool.ts';
@@ -25,8 +26,9 @@ const settings = { fsync: 'off', full_page_writes: 'off', max_connections: '200'
 export async function startKillablePostgres(t: Scope): Promise<KillablePostgres> {
   const folder = await mkdtemp(path.join(tmpdir(), 'skrepka-storm-postgres-'));
   const dir = path.join(folder, 'data');
-  let server: Embedded = await startEmbedded({ dir, settings, log });
-  const { url, port } = server;
+  const port = await freePort();
+  let server: Embedded = await startEmbedded({ dir, port, settings, log });
+  const { url } = server;
   onEnd(t, async () => {
     await server.stop();
     await rm(folder, { recursive: true, force: true });
