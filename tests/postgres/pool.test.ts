@@ -17,7 +17,7 @@ async function prepare(t: test.TestContext) {
   const { pool, url } = await freshDatabase(t, { empty: true });
   await pool.query('create table notes (id int primary key)');
   const proxy = await startTcpProxy(t, url);
-  const far = createPool({ url: proxy.url, max: 2, name: 'far', connectMs: 1_000 });
+  const far = createPool({ url: proxy.url, max: 2, name: 'far' });
   onEnd(t, () => far.end());
   const ids = async () => (await pool.query('select id from notes order by id')).rows.map((row) => row.id);
   return { pool, proxy, far, ids };
@@ -113,6 +113,8 @@ test('a single write whose answer never comes is unknown, a read is unavailable'
 test('a write that could not even be sent is unavailable: no server, and no connection free in time', async (t) => {
   const { far, proxy } = await prepare(t);
   const held = [await far.connect(), await far.connect()];
+  // From now on: those two had all the time that they needed.
+  far.options.connectionTimeoutMillis = 1_000;
   await assert.rejects(write(far, 1), isFault('unavailable'));
   for (const client of held) client.release(true);
   proxy.refuse(true);
@@ -126,9 +128,12 @@ test('a write that could not even be sent is unavailable: no server, and no conn
 test('a statement over its time, a full disk and a deadlock are unavailable: the statement is not to blame', async (t) => {
   const { url, pool } = await freshDatabase(t, { empty: true });
   await pool.query('create table notes (id int primary key, n int); insert into notes values (1, 0), (2, 0)');
-  const hasty = createPool({ url, max: 1, name: 'hasty', statementMs: 100 });
+  const hasty = createPool({ url, max: 1, name: 'hasty' });
   onEnd(t, () => hasty.end());
+  // Of its one session alone: the client's own time-out, which cannot tell what became of a statement, is far away.
+  await hasty.query(`set statement_timeout = '100ms'`);
   await assert.rejects(single(hasty, 'select pg_sleep(5)', [], { writes: true }), isFault('unavailable'));
+  await hasty.query('set statement_timeout = 0');
   assert.equal((await hasty.query('select 1 as one')).rows[0].one, 1);
 
   const full = `do $$ begin raise exception using errcode = '53100'; end $$`;
