@@ -78,10 +78,16 @@ test('a second Ctrl-C, later than an echo of the first, makes all its processes 
   // An upload that stalls: the API would wait for it for as long as it may drain.
   const stalled = request(`${url}/v1/attachments?filename=a.jpg`, {
     method: 'POST',
-    headers: { authorization: `Bearer ${body.token}`, 'content-type': 'image/jpeg', 'content-length': 1000 },
+    headers: {
+      ...{ authorization: `Bearer ${body.token}`, 'content-type': 'image/jpeg', 'content-length': 1000 },
+      expect: '100-continue',
+    },
   });
   stalled.on('error', () => {});
   onEnd(t, () => stalled.destroy());
+  // An upload that has not come yet is nothing to wait for.
+  stalled.flushHeaders();
+  await once(stalled, 'continue');
   stalled.write('the first bytes');
   void started.ctrlC();
   const isSaid = (words: string) => linesOf(started).some(({ service, text }) => `${service} ${text}` === words);

@@ -10,7 +10,7 @@ import { register } from '../support/client.ts';
 import { childrenOf, memoryOf, openScene } from '../support/images-scene.ts';
 import { filesBelow, letGo, openJourney } from '../support/journey.ts';
 import { flat, photo } from '../support/pictures.ts';
-import type { RoleProcess } from '../support/role.ts';
+import { longLease, type RoleProcess } from '../support/role.ts';
 import { until } from '../support/until.ts';
 
 test('six hundred small pictures in a row do not make the child that renders them grow, nor keep a file open', async (t) => {
@@ -140,7 +140,7 @@ const misdeeds: readonly Misdeed[] = [
     settings: {
       ...{ RENDER_MEMORY: '128MiB', MAX_PIXELS: '33000000', MAX_PIXELS_AVIF: '5000000' },
       // Time is not what it shall fail by.
-      ...{ RENDER_TIMEOUT: '50s', LEASE: '60s', BROKER_REDELIVERY: '70s', CLEANUP_GRACE: '60s' },
+      RENDER_TIMEOUT: '50s',
     },
     spoil: (worker) => worker.resume('worker.downloaded'),
   },
@@ -150,7 +150,7 @@ const small = () => photo(24, 16).jpeg().toBuffer();
 
 for (const { what, code, picture = small, settings = {}, spoil } of misdeeds) {
   test(`a picture whose render ${what} is tried twice and fails with ${code}, and the worker goes on`, async (t) => {
-    const j = await openJourney(t, settings);
+    const j = await openJourney(t, { ...longLease, ...settings });
     const api = await j.start(['api', 'relay', 'janitor']);
     const user = await register(() => api.url);
     const worker = await j.start(['worker'], { 'worker.downloaded': 'wait' });

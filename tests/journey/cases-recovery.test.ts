@@ -30,7 +30,7 @@ test('a lost publish, a broker that forgot everything and a worker killed in its
   const relay = await j.start(['relay']);
   const broker = await openPostgresBroker(j.databaseUrl);
   onEnd(t, () => broker.close());
-  await until('its message is in the broker', async () => (await broker.depth())?.waiting === 1);
+  await until('its message is in the broker', async () => ((await broker.depth())?.waiting ?? 0) > 0);
   await j.pool.query('drop schema skrepka_broker cascade');
   assert.equal((await j.job(id)).state, 'queued');
 

@@ -12,6 +12,7 @@ import { register, sha256 } from '../support/client.ts';
 import { complaints, filesBelow, letGo, openChat, openJourney, pathsOf, statusesOf } from '../support/journey.ts';
 import { onEnd } from '../support/on-end.ts';
 import { photo } from '../support/pictures.ts';
+import { longLease } from '../support/role.ts';
 import { until } from '../support/until.ts';
 import { dial, nothing, png, startUploads, uploadHead } from '../support/uploads.ts';
 
@@ -43,7 +44,7 @@ test('uploads of one name at the same moment each answer their own bytes', async
 });
 
 test('a corrupt picture fails at its first attempt, and its neighbours become ready', async (t) => {
-  const j = await openJourney(t);
+  const j = await openJourney(t, longLease);
   const api = await j.start(['api', 'relay', 'janitor']);
   const user = await register(() => api.url);
   const before = await user.upload(photograph);
@@ -160,7 +161,7 @@ test('two workers that write variants of one job at once publish one set, that o
 test('five deliveries of one message at once: one settle, one set of rows, and nothing to complain of in the log', async (t) => {
   // Five slots in one process, with small children: 5 × RENDER_MEMORY has to fit the machine.
   const small = { RENDER_MEMORY: '256MiB', MAX_PIXELS: '10000000', MAX_PIXELS_AVIF: '1000000' };
-  const j = await openJourney(t, { RENDER_CONCURRENCY: '5', ...small });
+  const j = await openJourney(t, { RENDER_CONCURRENCY: '5', ...small, ...longLease });
   const api = await j.start(['api']);
   const user = await register(() => api.url);
   const { id } = await user.upload(photograph);

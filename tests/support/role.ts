@@ -36,6 +36,9 @@ export const shortTimes = {
   JANITOR_INTERVAL: '100ms',
 } as const;
 
+/** On top of the short times, where no lease has to run out: then no pause of this machine ends an attempt by right. */
+export const longLease = { LEASE: '60s', BROKER_REDELIVERY: '70s', CLEANUP_GRACE: '60s' } as const;
+
 export interface RoleOptions {
   readonly roles: readonly Role[];
   readonly databaseUrl: string;
