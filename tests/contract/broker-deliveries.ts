@@ -34,14 +34,16 @@ export function publishing(promised: Promised): void {
     const beside = await publisher.consumer(patient);
     const tookMs: number[] = [];
     for (const id of ['a', 'b', 'c', 'd', 'e']) {
-      const waiting = receive(consumer);
+      const waiting = receive(consumer).then((delivery) => ({ delivery, cameAt: performance.now() }));
       await nothing(beside, 50);
-      const startedAt = performance.now();
       await publish(publisher, id);
-      await (await waiting).ack();
-      tookMs.push(performance.now() - startedAt);
+      // Writing it down is the disk's time, here and with the ack. A delivery may come before its confirmation.
+      const confirmedAt = performance.now();
+      const { delivery, cameAt } = await waiting;
+      tookMs.push(Math.max(0, cameAt - confirmedAt));
+      await delivery.ack();
     }
-    // 4 to 15 ms on a quiet machine; the bound tells a wake-up from the next look of a sleeper, on any machine.
+    // 0 to 15 ms on a quiet machine; the bound tells a wake-up from the next look of a sleeper, on any machine.
     const median = tookMs.sort((one, other) => one - other)[2] ?? Number.POSITIVE_INFINITY;
     assert.ok(median < 400, `expected deliveries within 400 ms, received them after ${tookMs.map(Math.round)} ms`);
   });
@@ -176,18 +178,21 @@ export function visibility(promised: Promised): void {
 
   promised('extending keeps the message away; the last extension ends as well', async ({ open, traits }) => {
     const broker = await open();
-    const options = { prefetch: 0, visibilityMs: traits.visibilityMs };
+    const { extendedMs: visibilityMs = traits.visibilityMs } = traits;
+    const options = { prefetch: 0, visibilityMs };
     const consumer = await broker.consumer(options);
     const other = await (await open()).consumer(options);
     await publish(broker, 'held');
     const delivery = await receive(consumer);
+    let before = 0;
     for (let round = 0; round < 6; round += 1) {
-      await nothing(other, traits.visibilityMs * 0.4);
+      await nothing(other, visibilityMs * 0.4);
+      // Before the call: its answer may be late. Without the last extension the message comes 0.6 of the visibility after this.
+      before = performance.now();
       await delivery.extend();
     }
-    const before = performance.now();
     assert.equal(text(await receive(other)), 'held');
-    assert.ok(performance.now() - before >= traits.visibilityMs * 0.8, 'the last extension did not count');
+    assert.ok(performance.now() - before >= visibilityMs * 0.8, 'the last extension did not count');
   });
 
   promised('an extension of an acked delivery brings nothing back', async ({ open, traits }) => {

@@ -1,6 +1,7 @@
 /** Broker suite, second half: consumers beside each other, outages, losses, and upkeep. */
 import assert from 'node:assert/strict';
 import { until } from '../support/until.ts';
+import { within } from '../support/within.ts';
 import {
   disruption,
   isFault,
@@ -34,11 +35,16 @@ export function consuming(promised: Promised): void {
       const greedy = await broker.consumer({ prefetch: 2, visibilityMs: longMs });
       const first = await receive(greedy);
       await until('the prefetch is full', async () => (await broker.depth()).inFlight === 3);
-      const other = await (await scene.open()).consumer(patient);
+      const beside = await scene.open();
+      const other = await beside.consumer(patient);
       const seen = [text(first), text(await receive(other)), text(await receive(other))];
       await nothing(other, 300);
+      // Asked for before they are given back: a server of NATS 2.9 that finds only a pull that was taken back keeps one of them
+      // until its visibility ends, and hands out its last message twice.
+      const back = [receive(other), receive(other)];
+      await beside.depth();
       await greedy.close();
-      seen.push(text(await receive(other)), text(await receive(other)));
+      seen.push(...(await Promise.all(back)).map(text));
       assert.deepEqual(seen.sort(), ['1', '2', '3', '4', '5']);
     },
   );
@@ -168,10 +174,8 @@ export function outages(promised: Promised): void {
     const broker = await scene.open();
     await publish(broker, 'before');
     await scene.harness.stop();
-    const startedAt = performance.now();
-    const lost = broker.publish('during', new Uint8Array(1), { timeoutMs: 1_000 });
-    await assert.rejects(lost, isFault(['unavailable', 'unknown']));
-    assert.ok(performance.now() - startedAt < 5_000, 'the time-out did not hold');
+    const lost = () => broker.publish('during', new Uint8Array(1), { timeoutMs: 1_000 });
+    await within('the publish ended', 5_000, () => assert.rejects(lost, isFault(['unavailable', 'unknown'])));
     await assert.rejects(broker.health(), isFault(['unavailable']));
     await scene.harness.start();
     await publishInTheEnd(broker, 'after');

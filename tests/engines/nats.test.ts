@@ -24,8 +24,16 @@ import { asOperator } from '../support/engines/nats-operator.ts';
 import { onEnd, type Scope } from '../support/on-end.ts';
 import { startTcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
+import { within } from '../support/within.ts';
 
-const traits = { visibilityMs: 800, countsDeliveries: true, fencesAcks: false, dropsDuplicates: true };
+const traits = {
+  visibilityMs: 800,
+  // 5.1 s of standing still, since the server holds a pull of the other consumer meanwhile.
+  extendedMs: 8_500,
+  countsDeliveries: true,
+  fencesAcks: false,
+  dropsDuplicates: true,
+};
 /** Notices everything within a second or two. */
 const alert = { lookMs: 200, stallMs: 500, pullMs: 1_000, pingMs: 300, requestMs: 1_000 };
 
@@ -124,10 +132,10 @@ function serverCases(): void {
     await until('the prefetch is full', async () => (await broker.depth()).inFlight === 3);
     const waiting = [receive(consumer), receive(consumer), consumer.next(new AbortController().signal)];
     await server.kill();
-    const startedAtMs = performance.now();
-    await broker.close();
-    await Promise.all(waiting);
-    assert.ok(performance.now() - startedAtMs < 2_500, 'it waited for a server that is away');
+    await within('it left a server that is away', 2_500, async () => {
+      await broker.close();
+      await Promise.all(waiting);
+    });
   });
 
   it('may come back from an older copy of its volume: it works on, and the disruption is reported', async (t) => {
@@ -283,9 +291,8 @@ function lineCases(url: string): void {
     const proxy = await startTcpProxy(t, url);
     const { broker, name } = await open(t, proxy.url);
     proxy.swallow('answers');
-    const startedAt = performance.now();
-    await assert.rejects(broker.publish('unknown', new Uint8Array(1), { timeoutMs: 500 }), isFault(['unknown']));
-    assert.ok(performance.now() - startedAt < 2_000);
+    const lost = () => broker.publish('unknown', new Uint8Array(1), { timeoutMs: 500 });
+    await within('the publish ended', 2_000, () => assert.rejects(lost, isFault(['unknown'])));
     const { broker: other } = await open(t, url, {}, name);
     await receive(await other.consumer(patient));
   });
@@ -294,9 +301,10 @@ function lineCases(url: string): void {
     const proxy = await startTcpProxy(t, url);
     const { broker, name } = await open(t, proxy.url);
     proxy.cutAfter('twice');
-    const startedAt = performance.now();
-    await assert.rejects(publish(broker, 'twice'), isFault(['unknown']));
-    assert.ok(performance.now() - startedAt < 2_000, 'it waited for an answer that could not come');
+    const cut = () => publish(broker, 'twice');
+    await within('the publish ended, whose answer cannot come,', 2_000, () =>
+      assert.rejects(cut, isFault(['unknown'])),
+    );
     proxy.cutAfter('no such word');
     await publishInTheEnd(broker, 'twice');
     const { broker: other } = await open(t, url, {}, name);
