@@ -19,11 +19,13 @@ export interface TcpProxy {
   cutAnswersAt(bytes: number | null): void;
   /** Cuts all connections now. */
   cutAll(): void;
+  /** Cuts all connections by a reset: a client that writes is told at once that nobody is there. */
+  resetAll(): void;
   /** New connections are refused from now on, or taken again. */
   refuse(refusing: boolean): void;
   /**
    * `answers`: what servers say is swallowed; `all`: what clients say as well, so that a line is half-open. What was swallowed
-   * never comes. `nothing` ends it, for the bytes from then on: a client should have a new line by then.
+   * never comes, nor does what would come after it: a line that lost bytes stays silent. `nothing` ends it for all others.
    */
   swallow(what: 'nothing' | 'answers' | 'all'): void;
   /** Every piece of bytes is passed on so much later, in both directions. */
@@ -53,13 +55,16 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
     clients.add(client);
     const upstream = connect(Number(target.port), target.hostname);
     let cutting = false;
+    let lost: typeof swallowed = 'nothing';
+    const silence = () => (lost === 'nothing' ? swallowed : lost);
     let answersLeft = answersMax ?? Number.POSITIVE_INFINITY;
     client.on('data', (bytes) => {
       if (!cutting && word !== null && cuts > 0 && bytes.toString('latin1').includes(word)) {
         cutting = true;
         cuts -= 1;
       }
-      if (swallowed !== 'all') pass(bytes, upstream);
+      if (silence() !== 'all') pass(bytes, upstream);
+      else lost = 'all';
       for (const [resolve, one] of awaited) {
         if (!bytes.toString('latin1').includes(one)) continue;
         awaited.delete(resolve);
@@ -70,7 +75,8 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
       // The answer proves that the server did it; it goes no further.
       answersLeft -= bytes.length;
       if (cutting || answersLeft < 0) client.destroy();
-      else if (swallowed === 'nothing') pass(bytes, client);
+      else if (silence() === 'nothing') pass(bytes, client);
+      else lost = silence();
     });
     client.on('error', () => {});
     upstream.on('error', () => {});
@@ -102,6 +108,9 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
       answersMax = bytes;
     },
     cutAll,
+    resetAll: () => {
+      for (const client of clients) client.resetAndDestroy();
+    },
     refuse: (refusingNow) => {
       refusing = refusingNow;
     },
