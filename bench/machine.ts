@@ -68,9 +68,11 @@ export async function describeVersions(): Promise<Versions> {
   };
 }
 
-export async function describeTree(): Promise<Tree> {
+/** `out`: a folder that results are written to, which is no change of what plays. */
+export async function describeTree(out = path.join(root, 'bench/results')): Promise<Tree> {
   const commit = (await saidBy('git', ['rev-parse', 'HEAD']))?.trim() ?? null;
-  const changed = await saidBy('git', ['status', '--porcelain', '--', '.', ':!bench/results']);
+  const folders = ['bench/results', path.relative(root, out)].filter((folder) => !folder.startsWith('..'));
+  const changed = await saidBy('git', ['status', '--porcelain', '--', '.', ...folders.map((folder) => `:!${folder}`)]);
   return { commit, clean: commit !== null && changed === '' };
 }
 

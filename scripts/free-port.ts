@@ -2,7 +2,8 @@
  * Free ports of loopback for servers that have to be told theirs, or that are started again on the same one.
  *
  * They lie below those that the kernel gives away by itself: between the look and the start, or while a server is down, one of those
- * could become the port of somebody else's server, or of the near end of somebody's connection.
+ * could become the port of somebody else's server, or of the near end of somebody's connection. (Where somebody lets the kernel's begin
+ * so low that hardly any are left below, they are among them.)
  */
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
@@ -19,9 +20,9 @@ export async function freePort(): Promise<number> {
   const below = await firstOfKernel();
   for (;;) {
     const port = randomInt(least, below);
-    if (given.has(port) || !(await isFree(port))) continue;
+    if (given.has(port)) continue;
     given.add(port);
-    return port;
+    if (await isFree(port)) return port;
   }
 }
 

@@ -30,12 +30,17 @@ test('from an empty folder it becomes ready, shows the operator once, ends all o
   const { dataDir, start } = await prepare(t);
   const first = start();
   const url = await first.ready();
-  await until('it is ready', () => isReady(url));
   const password = /password {2}(\S+)/.exec(first.stdout())?.[1] ?? '';
   const operator = { handle: 'operator', password };
   const session = await post(`${url}/v1/sessions`, operator);
   assert.equal(session.status, 201);
-  assert.equal((await post(`${url}/v1/users`, { handle: 'somebody', password: 'long enough 1' })).status, 201);
+  const { status, body } = await post(`${url}/v1/users`, { handle: 'somebody', password: 'long enough 1' });
+  assert.equal(status, 201);
+  // What it is ready for, without a second try.
+  const sent = await fetch(`${url}/v1/attachments?filename=a.txt`, {
+    ...{ method: 'POST', headers: { authorization: `Bearer ${body.token}`, 'content-type': 'text/plain' }, body: 'a' },
+  });
+  assert.equal(sent.status, 202);
   const family = first.family();
   assert.ok(family.some((pid) => commandOf(pid).includes('postgres')));
   assert.equal(await first.ctrlC(), 0);

@@ -84,7 +84,9 @@ async function main(): Promise<number> {
       return 2;
     }
     if (!interrupted.signal.aborted) throw error;
-    console.error(`Interrupted. Go on with: ${commandOf(asked)} --resume`);
+    console.error(
+      `Interrupted. Go on with: npm run experiment:overload -- ${whatOf(asked)} --out ${near(asked.out)} --resume`,
+    );
     return 1;
   }
 }
@@ -118,9 +120,8 @@ function understand(): Asked | string {
   }
 }
 
-function commandOf({ grid, seed, out }: Asked): string {
-  const what = grid === 'quick' ? '--quick' : `--grid ${grid}`;
-  return `npm run experiment:overload -- ${what} --seed ${seed} --out ${near(out)}`;
+function whatOf({ grid, seed }: Asked): string {
+  return `${grid === 'quick' ? '--quick' : `--grid ${grid}`} --seed ${seed}`;
 }
 
 function near(dir: string): string {
@@ -132,7 +133,7 @@ async function play(asked: Asked, signal: AbortSignal): Promise<number> {
   const cores = availableParallelism();
   const grid = gridOf(asked.grid, cores);
   if (asked.anew) await rm(asked.out, { recursive: true, force: true });
-  const tree = await describeTree();
+  const tree = await describeTree(asked.out);
   const { folder, head } = await openFolder(
     asked.out,
     { grid: asked.grid, seed: asked.seed, cores },
@@ -162,7 +163,13 @@ async function play(asked: Asked, signal: AbortSignal): Promise<number> {
     const played = await folder.turn(turn);
     if (played !== null) turns.push(played);
   }
-  return (await writeResults(folder, { grid, turns, source: { command: commandOf(asked), head } })) ? 0 : 1;
+  return (await writeResults(folder, {
+    grid,
+    turns,
+    source: { command: `npm run experiment:overload -- ${whatOf(asked)}`, head },
+  }))
+    ? 0
+    : 1;
 }
 
 /* ------------------------------------------------------------------------------ turns */

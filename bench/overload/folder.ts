@@ -81,6 +81,11 @@ export async function openFolder(
       );
     }
   }
+  if (known !== null && known.tree === undefined) {
+    throw new FolderRefusal(
+      `${dir} holds an experiment that does not tell what played it: name another folder by --out`,
+    );
+  }
   if (known !== null && tree !== null && nameOf(known.tree) !== nameOf(tree)) {
     throw new FolderRefusal(
       `${dir} holds an experiment of ${nameOf(known.tree)}, and this is ${nameOf(tree)}: check that one out, or name another folder by --out`,
@@ -105,7 +110,7 @@ export async function openFolder(
 
 /** What a reader calls the sources that played. */
 export function nameOf({ commit, clean }: Tree): string {
-  return `${commit === null ? 'no commit' : `commit ${commit}`}${clean ? '' : ', with changes that are not in it'}`;
+  return commit === null ? 'no commit' : `commit ${commit}${clean ? '' : ', with changes that are not in it'}`;
 }
 
 const json = (value: unknown): string => `${JSON.stringify(value, null, 1)}\n`;

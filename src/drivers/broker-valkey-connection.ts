@@ -129,8 +129,7 @@ export function createLine({ name, address, log, greeting, up, heard }: LineDeps
 
   const reason = () => (why === null ? 'it was closed' : describe(withoutSecrets(why, address)));
 
-  async function whenUp(waitMs: number): Promise<void> {
-    const endMs = performance.now() + waitMs;
+  async function whenUp(endMs: number): Promise<void> {
     while (state === 'down') {
       const refusal = refusalOf(why, address);
       if (refusal) throw new BrokerError('unavailable', refusal, withoutSecrets(why, address));
@@ -152,12 +151,14 @@ export function createLine({ name, address, log, greeting, up, heard }: LineDeps
   }
 
   async function send([word, ...rest]: readonly Argument[], waitMs = answerMs): Promise<Reply> {
-    await whenUp(waitMs);
+    const endMs = performance.now() + waitMs;
+    await whenUp(endMs);
     // A write that failed has ended the stream, and its end is told in a later turn: until then every call would be refused at once,
     // and whoever asks again at once would keep that turn from coming.
     if (!client.stream.writable) {
+      why ??= client.stream.errored;
       goDown();
-      await whenUp(waitMs);
+      await whenUp(endMs);
     }
     try {
       return (await client.callBuffer(String(word), ...rest)) as Reply;

@@ -88,6 +88,7 @@ function watch(request: IncomingMessage, stallMs: number) {
     },
     stop() {
       clearTimeout(timer);
+      waiting = null;
       request.off('readable', onCame).off('end', onCame).off('error', onGone).off('close', onGone);
     },
   };

@@ -55,7 +55,7 @@ function serverCases(): void {
         const id = `${lane}:${at}`;
         await broker.publish(id, new TextEncoder().encode(id), { timeoutMs: 1_000 }).then(
           () => confirmed.add(id),
-          // A refusal may come at once, and then the loop has to turn before this process can notice that the server is back.
+          // As whoever waits for anything between two tries. Who does not is played in valkey-line.test.ts.
           () => new Promise((resolve) => setImmediate(resolve)),
         );
       }

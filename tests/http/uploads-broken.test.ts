@@ -321,7 +321,7 @@ describe('a refusal', () => {
       () => {
         looks = line.socket.bytesWritten - line.socket.writableLength === sent ? looks + 1 : 0;
         sent = line.socket.bytesWritten - line.socket.writableLength;
-        return looks > 10;
+        return looks > 40;
       },
       { everyMs: 5 },
     );

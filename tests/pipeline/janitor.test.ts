@@ -142,8 +142,8 @@ test('an object that lands late under a dead attempt goes in the second pass', a
   p.startJanitor();
   await passNow();
   await until('a first pass is over, and another is to come', async () => {
-    const { rows } = await p.pool.query<{ passes: number }>('select passes from cleanups where not_before > now()');
-    return rows.length > 0 && (await p.keys()).length === 0;
+    const { rows } = await p.pool.query<{ later: boolean }>('select not_before > now() as later from cleanups');
+    return rows.length === 1 && rows[0]?.later && (await p.keys()).length === 0;
   });
   const late = `${attemptPrefix(attachment.id, 1, 1, newId())}thumbnail.jpg`;
   await p.blobs.port.put(late, chunks('late'));

@@ -17,7 +17,7 @@ async function prepare(t: test.TestContext) {
   const { pool, url } = await freshDatabase(t, { empty: true });
   await pool.query('create table notes (id int primary key)');
   const proxy = await startTcpProxy(t, url);
-  const far = createPool({ url: proxy.url, max: 2, name: 'far' });
+  const far = createPool({ url: proxy.url, max: 2, name: 'far', connectMs: 30_000 });
   onEnd(t, () => far.end());
   const ids = async () => (await pool.query('select id from notes order by id')).rows.map((row) => row.id);
   return { pool, proxy, far, ids };
@@ -114,6 +114,7 @@ test('a write that could not even be sent is unavailable: no server, and no conn
   const { far, proxy } = await prepare(t);
   const held = [await far.connect(), await far.connect()];
   // From now on: those two had all the time that they needed.
+  assert.equal(far.options.connectionTimeoutMillis, 30_000);
   far.options.connectionTimeoutMillis = 1_000;
   await assert.rejects(write(far, 1), isFault('unavailable'));
   for (const client of held) client.release(true);
@@ -128,8 +129,9 @@ test('a write that could not even be sent is unavailable: no server, and no conn
 test('a statement over its time, a full disk and a deadlock are unavailable: the statement is not to blame', async (t) => {
   const { url, pool } = await freshDatabase(t, { empty: true });
   await pool.query('create table notes (id int primary key, n int); insert into notes values (1, 0), (2, 0)');
-  const hasty = createPool({ url, max: 1, name: 'hasty' });
+  const hasty = createPool({ url, max: 1, name: 'hasty', statementMs: 12_000 });
   onEnd(t, () => hasty.end());
+  assert.equal((await hasty.query('show statement_timeout')).rows[0].statement_timeout, '12s');
   // Of its one session alone: the client's own time-out, which cannot tell what became of a statement, is far away.
   await hasty.query(`set statement_timeout = '100ms'`);
   await assert.rejects(single(hasty, 'select pg_sleep(5)', [], { writes: true }), isFault('unavailable'));

@@ -56,7 +56,7 @@ export async function startTcpProxy(t: Scope, url: string): Promise<TcpProxy> {
     const upstream = connect(Number(target.port), target.hostname);
     let cutting = false;
     let lost: typeof swallowed = 'nothing';
-    const silence = () => (lost === 'nothing' ? swallowed : lost);
+    const silence = () => (swallowed === 'all' || lost === 'nothing' ? swallowed : lost);
     let answersLeft = answersMax ?? Number.POSITIVE_INFINITY;
     client.on('data', (bytes) => {
       if (!cutting && word !== null && cuts > 0 && bytes.toString('latin1').includes(word)) {

@@ -1,6 +1,7 @@
 /**
  * A bound on the time that something takes, for what the timers of this process end. It counts the time in which this process
- * ran: while the machine stands still, for seconds on a busy one, no timer of the product can fire either.
+ * ran: while the machine stands still, for seconds on a busy one, no timer of the product can fire either. It says nothing of a product
+ * that holds up its own thread without computing.
  */
 import assert from 'node:assert/strict';
 

@@ -50,7 +50,7 @@ export function available(): boolean {
 /** A server with JetStream on a free port of 127.0.0.1; it and its folder are gone when `t` ends. */
 export async function startNats(t: Scope, { config = '', jetstream = true }: NatsOptions = {}): Promise<NatsServer> {
   const port = await freePort();
-  return await startServer(t, { port: port ?? 0, serverName: 'alone', jetstream, config });
+  return await startServer(t, { port, serverName: 'alone', jetstream, config });
 }
 
 /** Three servers of one cluster. They may not have found each other yet when this resolves. */
