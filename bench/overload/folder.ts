@@ -74,6 +74,7 @@ export async function openFolder(
       `${dir} holds cells of an experiment that nothing is known about: name another folder by --out`,
     );
   }
+  if (known === null && resume) throw new FolderRefusal(`${dir} holds no experiment`);
   for (const name of ['grid', 'seed', 'cores'] as const) {
     if (known !== null && known[name] !== about[name]) {
       throw new FolderRefusal(

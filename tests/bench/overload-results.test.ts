@@ -307,6 +307,12 @@ describe('the folder of an experiment', () => {
     }
   });
 
+  test('is refused to whoever goes on where nothing began, and is not made then', async (t) => {
+    const dir = await emptyFolder(t);
+    await assert.rejects(openFolder(dir, about, { resume: true, tree: null, begin }), /holds no experiment/);
+    await assert.rejects(readdir(dir), { code: 'ENOENT' });
+  });
+
   test('is refused when its cells belong to nobody knows what', async (t) => {
     const dir = await emptyFolder(t);
     await openFolder(dir, about, { resume: false, tree, begin });
