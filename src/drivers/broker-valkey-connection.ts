@@ -135,7 +135,8 @@ export function createLine({ name, address, log, greeting, up, heard }: LineDeps
       if (refusal) throw new BrokerError('unavailable', refusal, withoutSecrets(why, address));
       const leftMs = endMs - performance.now();
       if (leftMs <= 0) {
-        throw new BrokerError('unavailable', `Valkey cannot be reached: ${reason()}`, withoutSecrets(why, address));
+        const cause = why === null ? undefined : withoutSecrets(why, address);
+        throw new BrokerError('unavailable', `Valkey cannot be reached: ${reason()}`, cause);
       }
       await new Promise<void>((resolve) => {
         const timer = setTimeout(wake, leftMs);

@@ -239,13 +239,18 @@ describe('the window', () => {
 
 describe('the pause of a relay', () => {
   /** A relay on a store that takes what the script says, round by round, and a clock that notes how long it is asked to sleep. */
-  async function pausesOf(t: TestContext, script: readonly number[], options: { dueMs: number; pokes?: boolean }) {
+  async function pausesOf(
+    t: TestContext,
+    script: readonly number[],
+    options: { dueMs: number; pokes?: boolean; takenMs?: number; looksMs?: number },
+  ) {
     const stop = new AbortController();
     t.after(() => stop.abort());
     const sleeps: number[] = [];
     let poke = () => {};
     let at = 0;
     let slept = 0;
+    let laterMs = 0;
     const taken = (count: number) =>
       Array.from({ length: count }, () => ({ jobId: newId(), ring: 1, traceparent: null, again: false }));
     const always = { closed: async () => {}, isOpen: () => false, trip() {} };
@@ -255,7 +260,10 @@ describe('the pause of a relay', () => {
           if (at === script.length) stop.abort();
           return taken(script[at++] ?? 0);
         },
-        untilDueMs: async () => options.dueMs,
+        untilDueMs: async () => {
+          laterMs += options.looksMs ?? 0;
+          return options.dueMs;
+        },
         recentPace: async () => ({ waitMs: 0, claimsPerSecond: 0 }),
         markRung: async () => true,
       },
@@ -268,7 +276,7 @@ describe('the pause of a relay', () => {
       },
       breakers: { store: always, broker: always },
       clock: {
-        monotonicMs: () => performance.now(),
+        monotonicMs: () => performance.now() + laterMs,
         random: () => 0.5,
         sleep: async (ms: number, signal: AbortSignal) => {
           sleeps.push(ms);
@@ -281,6 +289,7 @@ describe('the pause of a relay', () => {
       reach: async () => {},
     };
     const settings = { brokerWindow: 1000, publishTimeoutMs: 1, takenMs: 1, reringMs: 1, reringCapMs: 1 };
+    if (options.takenMs) settings.takenMs = options.takenMs;
     await createRelay(deps as unknown as RelayDeps, settings).run(stop.signal);
     return { sleeps: sleeps.slice(0, -1), woken: slept };
   }
@@ -295,6 +304,11 @@ describe('the pause of a relay', () => {
   it('is the time to the next bell when none is due', async (t) => {
     const { sleeps } = await pausesOf(t, [3, 0, 0, 0], { dueMs: 137 });
     assert.deepEqual(sleeps, [137, 137, 137]);
+  });
+
+  it('is none, and never less, when the marks of what was confirmed have become due while it asked', async (t) => {
+    const { sleeps } = await pausesOf(t, [3, 0, 0], { dueMs: 137, takenMs: 8_000, looksMs: 1_500 });
+    assert.deepEqual(sleeps, [0, 137]);
   });
 
   it('ends with a new bell when none was due, and not while the window is full: there is no place for it', async (t) => {
