@@ -5,7 +5,7 @@ import path from 'node:path';
 import test from 'node:test';
 import { findEmbedded } from '../src/postgres/embedded.ts';
 import { skrepka } from './support/command.ts';
-import { childWith, isReady, linesOf, post, prepare } from './support/supervised.ts';
+import { childWith, isReady, linesOf, post, prepare, sendText } from './support/supervised.ts';
 import { until } from './support/until.ts';
 
 test('a database that cannot be started again is tried until it can be, while all else stays', async (t) => {
@@ -56,9 +56,7 @@ test('objects whose folder is not there at the start are waited for, not lost, a
   const first = start();
   const { body } = await post(`${await first.ready()}/v1/users`, { handle: 'somebody', password: 'long enough 1' });
   const headers = { authorization: `Bearer ${body.token}` };
-  const sent = await fetch(`${await first.ready()}/v1/attachments?filename=a.txt`, {
-    ...{ method: 'POST', headers: { ...headers, 'content-type': 'text/plain' }, body: 'kept' },
-  });
+  const sent = await sendText(await first.ready(), body.token, 'kept');
   assert.equal(sent.status, 202);
   const { id } = (await sent.json()) as { id: string };
   await first.ctrlC();

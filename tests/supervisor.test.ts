@@ -11,7 +11,7 @@ import { skrepka } from './support/command.ts';
 import { onEnd } from './support/on-end.ts';
 import { freshDatabase } from './support/postgres.ts';
 import { commandOf, isAlive, type Started } from './support/started.ts';
-import { childWith, isReady, linesOf, post, prepare } from './support/supervised.ts';
+import { childWith, isReady, linesOf, post, prepare, sendText } from './support/supervised.ts';
 import { until } from './support/until.ts';
 
 async function assertAllGone(pids: readonly number[]): Promise<void> {
@@ -37,10 +37,7 @@ test('from an empty folder it becomes ready, shows the operator once, ends all o
   const { status, body } = await post(`${url}/v1/users`, { handle: 'somebody', password: 'long enough 1' });
   assert.equal(status, 201);
   // What it is ready for, without a second try.
-  const sent = await fetch(`${url}/v1/attachments?filename=a.txt`, {
-    ...{ method: 'POST', headers: { authorization: `Bearer ${body.token}`, 'content-type': 'text/plain' }, body: 'a' },
-  });
-  assert.equal(sent.status, 202);
+  assert.equal((await sendText(url, body.token, 'a')).status, 202);
   const family = first.family();
   assert.ok(family.some((pid) => commandOf(pid).includes('postgres')));
   assert.equal(await first.ctrlC(), 0);

@@ -163,13 +163,8 @@ async function play(asked: Asked, signal: AbortSignal): Promise<number> {
     const played = await folder.turn(turn);
     if (played !== null) turns.push(played);
   }
-  return (await writeResults(folder, {
-    grid,
-    turns,
-    source: { command: `npm run experiment:overload -- ${whatOf(asked)}`, head },
-  }))
-    ? 0
-    : 1;
+  const source = { command: `npm run experiment:overload -- ${whatOf(asked)}`, head };
+  return (await writeResults(folder, { grid, turns, source })) ? 0 : 1;
 }
 
 /* ------------------------------------------------------------------------------ turns */

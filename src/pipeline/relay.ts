@@ -159,7 +159,7 @@ export function createRelay(deps: RelayDeps, settings: RelaySettings): Relay {
     confirmed.push({ ring, atMs: clock.monotonicMs() });
   }
 
-  /** Not above 0: the first of them has waited for its time. */
+  /** 0: the first of them has waited for its time. */
   function markIsDueInMs(): number {
     const [first] = confirmed;
     return first ? Math.max(0, Math.ceil(first.atMs + markMs - clock.monotonicMs())) : Number.POSITIVE_INFINITY;

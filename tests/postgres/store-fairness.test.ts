@@ -1,8 +1,8 @@
 /** Turns: who of those who wait gets the next place, however much one of them has brought. */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import type { Pool } from '../../src/postgres/pool.ts';
 import { createStore } from '../../src/postgres/store.ts';
+import { poolOf } from '../support/plans.ts';
 import { addUser, byOperator, fail, newUpload, release, startStore } from '../support/store.ts';
 
 type Fixture = Awaited<ReturnType<typeof startStore>>;
@@ -255,10 +255,8 @@ describe('load', () => {
             [jobs[index], seconds],
           );
         }
-        const pool = {
-          connect: async () => ({ query: client.query.bind(client), release: () => {} }),
-        } as unknown as Pool;
-        return (await createStore({ pool, signals: s.signals }).load()).finishedPerSecond;
+        const store = createStore({ pool: poolOf(client), signals: s.signals });
+        return (await store.load()).finishedPerSecond;
       } finally {
         await client.query('rollback');
         client.release();

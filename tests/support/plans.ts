@@ -1,5 +1,5 @@
 /** How the server reads tables for a piece of work: the plans of its statements, explained as they run. */
-import type { Pool } from '../../src/postgres/pool.ts';
+import type { Client, Pool } from '../../src/postgres/pool.ts';
 
 export interface Read {
   /** `Seq Scan`, `Index Scan`, `Index Only Scan` or `Bitmap Index Scan`. */
@@ -9,6 +9,11 @@ export interface Read {
   /** Rows or entries that were looked at. */
   readonly rows: number;
   readonly heapFetches: number;
+}
+
+/** A pool of this one connection, which stays with who has it. */
+export function poolOf(client: Pick<Client, 'query'>): Pool {
+  return { connect: async () => ({ query: client.query.bind(client), release: () => {} }) } as unknown as Pool;
 }
 
 /**
@@ -31,7 +36,7 @@ export async function readsOf(
     await client.query('set client_min_messages = log');
     const plans: string[] = [];
     client.on('notice', (notice) => plans.push(notice.message ?? ''));
-    await work({ connect: async () => ({ query: client.query.bind(client), release: () => {} }) } as unknown as Pool);
+    await work(poolOf(client));
     return plans.flatMap((text) => scansOf(JSON.parse(text.slice(text.indexOf('{'))).Plan));
   } finally {
     client.release(true);

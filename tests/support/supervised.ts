@@ -20,6 +20,12 @@ export async function post(url: string, body: object): Promise<{ status: number;
   return { status: answer.status, body: (await answer.json()) as Record<string, unknown> };
 }
 
+/** An upload of a text. */
+export async function sendText(url: string, token: unknown, body: string): Promise<Response> {
+  const headers = { authorization: `Bearer ${token}`, 'content-type': 'text/plain' };
+  return await fetch(`${url}/v1/attachments?filename=a.txt`, { method: 'POST', headers, body });
+}
+
 export const isReady = async (url: string) =>
   await fetch(`${url}/health/ready`).then(
     (answer) => answer.status === 200,

@@ -9,15 +9,12 @@ export async function until<T>(
 ): Promise<Exclude<T, false | null | undefined | 0 | ''>> {
   const endMs = performance.now() + deadlineMs;
   while (true) {
+    const isOver = performance.now() > endMs;
+    // Where this process stood still, what it waits for may lie in a socket that the loop has not looked at.
+    if (isOver) await turn();
     const answer = await ask();
     if (answer) return answer as Exclude<T, false | null | undefined | 0 | ''>;
-    if (performance.now() > endMs) {
-      // Where this process stood still, what it waits for may lie in a socket that the loop has not looked at.
-      await turn();
-      const last = await ask();
-      if (last) return last as Exclude<T, false | null | undefined | 0 | ''>;
-      throw new Error(`Waited ${deadlineMs} ms until ${what}`);
-    }
+    if (isOver) throw new Error(`Waited ${deadlineMs} ms until ${what}`);
     await wait(everyMs);
   }
 }
